@@ -1,0 +1,203 @@
+"""The TOML file as typed objects. Everything a user can set is named, typed and bounded here.
+
+Order of precedence: defaults, the file, `LASED_…` environment variables, flags. An error names the key's path, what is
+wrong with it, and for an unknown key the nearest known one.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
+
+from dispatcher.core.types import PoolSpec
+from dispatcher.errors import ConfigError
+from dispatcher.net.settings import Health, Limits, Settings, Timeouts
+from dispatcher.registry import nearest
+
+STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
+LARGEST = 1e12
+ENV = "LASED_"
+
+
+def _section(settings: type) -> type[BaseModel]:
+    """A model of a dataclass of numbers: same names, same defaults, none negative."""
+    hints = get_type_hints(settings)
+    keys: dict[str, Any] = {f.name: (hints[f.name], Field(f.default, ge=0, le=LARGEST)) for f in fields(settings)}
+    return create_model(settings.__name__, __config__=STRICT, **keys)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """ "HOST:PORT" taken apart; an IPv6 host stands in brackets. Raises ValueError.
+
+    >>> parse_address("[::1]:8080")
+    ('::1', 8080)
+    """
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
+        raise ValueError(f"must be HOST:PORT, as in 127.0.0.1:8080, not {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class PoolConfig(BaseModel):
+    """One `[[pools]]` entry."""
+
+    model_config = STRICT
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+    url: str
+    servers: Annotated[int, Field(ge=1, le=100_000)] = 1
+    guess: Annotated[float, Field(gt=0, le=1e9)] = 1.0
+    true_rate: Annotated[float, Field(gt=0, le=1e9)] | None = None
+
+    @field_validator("url")
+    @classmethod
+    def _plain_http(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/") or parts.query or parts.username:
+            raise ValueError(f"must be http://HOST:PORT without a path, not {url!r}")
+        _ = parts.port  # raises ValueError out of range
+        return url
+
+    @property
+    def address(self) -> tuple[str, int]:
+        parts = urlsplit(self.url)
+        return parts.hostname or "", parts.port or 80
+
+    @property
+    def spec(self) -> PoolSpec:
+        return PoolSpec(self.name, servers=self.servers, guess=self.guess, true_rate=self.true_rate)
+
+
+class PolicyConfig(BaseModel):
+    """The `[policy]` section; its options are checked by the policy itself."""
+
+    model_config = STRICT
+
+    name: str = "lased"
+    options: dict[str, bool | int | float | str] = Field(default_factory=dict)
+
+
+class Config(BaseModel):
+    """The whole file. rows: a file for one JSON line a decision, empty for none. seed: of the policy's dice."""
+
+    model_config = STRICT
+
+    listen: str = "127.0.0.1:8080"
+    admin: str = "127.0.0.1:9090"
+    seed: Annotated[int, Field(ge=0)] = 1
+    rows: str = ""
+    policy: PolicyConfig = Field(default_factory=PolicyConfig)
+    pools: Annotated[list[PoolConfig], Field(min_length=1)]
+    limits: _section(Limits) = Field(default_factory=_section(Limits))  # type: ignore[valid-type]
+    timeouts: _section(Timeouts) = Field(default_factory=_section(Timeouts))  # type: ignore[valid-type]
+    health: _section(Health) = Field(default_factory=_section(Health))  # type: ignore[valid-type]
+
+    @field_validator("listen", "admin")
+    @classmethod
+    def _address(cls, text: str) -> str:
+        parse_address(text)
+        return text
+
+    @field_validator("pools")
+    @classmethod
+    def _distinct(cls, pools: list[PoolConfig]) -> list[PoolConfig]:
+        names = [pool.name for pool in pools]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two pools are named {name!r}; names must differ")
+        return pools
+
+    @property
+    def settings(self) -> Settings:
+        """What the forwarding path needs of it."""
+        return Settings(
+            limits=Limits(**self.limits.model_dump()),
+            timeouts=Timeouts(**self.timeouts.model_dump()),
+            health=Health(**self.health.model_dump()),
+        )
+
+
+def load(path: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Config:
+    """The configuration in force. flags: top-level keys, and dotted ones (`policy.name`). Raises ConfigError."""
+    source = str(path) if path else "the command line"
+    data = _read(path) if path else {}
+    for key, value in (*_from_environment(environment), *flags.items()):
+        table = data
+        *above, last = key.split(".")
+        for name in above:
+            table = table.setdefault(name, {})
+            if not isinstance(table, dict):
+                raise ConfigError(f"{source}: {name}: must be a table")
+        table[last] = value
+    if not data.get("pools"):
+        raise ConfigError(f"{source}: pools: there must be at least one; give [[pools]] or --pool NAME=URL")
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {describe(error)}") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from error
+
+
+def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, Any]]:
+    """`LASED_TIMEOUTS_ANSWER=5` is timeouts.answer. Values are read as TOML, else taken as text.
+
+    Names that are no key are left alone: platforms make variables of their own from a service's name.
+    """
+    known = {}
+    for name, key in Config.model_fields.items():
+        kind = key.annotation
+        nested = kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else {}
+        for path in [f"{name}.{sub}" for sub in nested] or [name]:
+            known[ENV + path.replace(".", "_").upper()] = path
+    return [(known[name], _toml_value(text)) for name, text in environment.items() if name in known]
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def describe(error: ValidationError) -> str:
+    """The first fault in one line, and how many more there are."""
+    first, *more = error.errors()
+    path = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        text = f"unknown key{nearest(str(first['loc'][-1]), _keys_at(first['loc'][:-1]))}"
+    elif first["type"] == "missing":
+        text = "is missing"
+    elif first["type"] == "value_error":
+        text = str(first["ctx"]["error"])
+    else:
+        text = f"{first['msg'][0].lower()}{first['msg'][1:]}, not {first['input']!r}"
+    return f"{path}: {text}" + (f" (and {len(more)} more)" if more else "")
+
+
+def _keys_at(location: tuple[int | str, ...]) -> list[str]:
+    """The known keys of the table at this place."""
+    model: type[BaseModel] = Config
+    for part in location:
+        if part == "pools":
+            model = PoolConfig
+        elif isinstance(part, str) and part in model.model_fields:
+            kind = model.model_fields[part].annotation
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                model = kind
+    return list(model.model_fields)

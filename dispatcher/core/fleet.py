@@ -1,0 +1,116 @@
+"""Pools and their counts. The only place where an in-flight count changes.
+
+A pool that leaves while requests are in flight keeps its object until they end (`draining`). If it comes back
+before that, the same object is opened again: its requests are still there, and the count says so.
+"""
+
+from __future__ import annotations
+
+from dispatcher.core.types import PoolSpec
+from dispatcher.errors import ConfigError, InternalError
+
+
+class Pool:
+    """One destination and q_i, the requests sent to it and not finished."""
+
+    __slots__ = ("id", "in_flight", "servers", "spec")
+
+    def __init__(self, spec: PoolSpec) -> None:
+        self.spec = spec
+        self.id = spec.id
+        self.servers = spec.servers
+        self.in_flight = 0
+
+    def __repr__(self) -> str:
+        return f"<Pool {self.id}: {self.in_flight} in flight, {self.servers} server{'s' * (self.servers > 1)}>"
+
+
+class View:
+    """The open pools without some of them: what a policy sees when a request must not go back where it failed."""
+
+    __slots__ = ("_by_id", "in_flight", "pools")
+
+    def __init__(self, pools: tuple[Pool, ...]) -> None:
+        self.pools = pools
+        self.in_flight = sum(pool.in_flight for pool in pools)
+        self._by_id = {pool.id: pool for pool in pools}
+
+    def __getitem__(self, pool: str) -> Pool:
+        return self._by_id[pool]
+
+
+class Fleet:
+    """The set of pools.
+
+    >>> fleet = Fleet()
+    >>> fleet.add(PoolSpec("a")); fleet.add(PoolSpec("b", servers=4))
+    >>> fleet.open_one(fleet["a"])
+    >>> fleet
+    <Fleet a:1 b:0>
+    """
+
+    __slots__ = ("_draining", "_open", "in_flight", "pools")
+
+    def __init__(self) -> None:
+        self._open: dict[str, Pool] = {}
+        self._draining: dict[str, Pool] = {}
+        self.pools: tuple[Pool, ...] = ()
+        self.in_flight = 0  # over the open pools
+
+    def __getitem__(self, pool: str) -> Pool:
+        return self._open[pool]
+
+    def __contains__(self, pool: str) -> bool:
+        return pool in self._open
+
+    def __repr__(self) -> str:
+        return f"<Fleet {' '.join(f'{pool.id}:{pool.in_flight}' for pool in self.pools) or 'empty'}>"
+
+    @property
+    def draining(self) -> tuple[Pool, ...]:
+        """Pools that left with requests in flight."""
+        return tuple(self._draining.values())
+
+    def count(self, pool: str) -> int:
+        """Requests in flight on a pool of this name, open or not; 0 if there is none."""
+        found = self._open.get(pool) or self._draining.get(pool)
+        return found.in_flight if found else 0
+
+    def without(self, excluded: frozenset[str]) -> View:
+        return View(tuple(pool for pool in self.pools if pool.id not in excluded))
+
+    def add(self, spec: PoolSpec) -> None:
+        if spec.id in self._open:
+            raise ConfigError(f"pool {spec.id!r} is there already; names must differ")
+        pool = self._draining.pop(spec.id, None) or Pool(spec)
+        pool.spec = spec
+        pool.servers = spec.servers
+        self._open[spec.id] = pool
+        self._changed()
+
+    def remove(self, pool_id: str) -> None:
+        pool = self._open.pop(pool_id, None)
+        if pool is None:
+            raise ConfigError(f"there is no pool {pool_id!r} to remove; there are: {', '.join(self._open) or 'none'}")
+        if pool.in_flight:
+            self._draining[pool_id] = pool
+        self._changed()
+
+    def open_one(self, pool: Pool) -> None:
+        """A request joins an open pool."""
+        pool.in_flight += 1
+        self.in_flight += 1
+
+    def close_one(self, pool: Pool) -> None:
+        """A request leaves the pool, which may have left the fleet meanwhile."""
+        if pool.in_flight < 1:
+            raise InternalError(f"{pool!r} would fall below zero")
+        pool.in_flight -= 1
+        if self._open.get(pool.id) is pool:
+            self.in_flight -= 1
+        elif not pool.in_flight:
+            self._draining.pop(pool.id, None)
+
+    def _changed(self) -> None:
+        self.pools = tuple(self._open.values())
+        self.in_flight = sum(pool.in_flight for pool in self.pools)

@@ -1,0 +1,126 @@
+"""The seams: what a policy sees, what it must answer, and who may listen. Protocols only.
+
+A policy has three verbs and never sees a socket, a clock, or a closed pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any, Protocol, runtime_checkable
+
+from dispatcher.core.episodes import Episode
+from dispatcher.core.types import Change, Completion, Decision, Job
+
+
+class PoolView(Protocol):
+    """What a policy may know of a pool at the instant of a decision."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def in_flight(self) -> int:
+        """q_i: requests sent to it and not finished."""
+        ...
+
+    @property
+    def servers(self) -> int: ...
+
+
+class FleetView(Protocol):
+    """The open pools, never empty in `choose`, in a stable order."""
+
+    @property
+    def pools(self) -> tuple[PoolView, ...]: ...
+    @property
+    def in_flight(self) -> int:
+        """Sum of q_i over the open pools; 0 is what the papers call an empty system."""
+        ...
+
+    def __getitem__(self, pool: str) -> PoolView:
+        """The open pool of this name; KeyError if there is none."""
+        ...
+
+
+class Policy(Protocol):
+    """Decides where a request goes. All three verbs are synchronous and must not block."""
+
+    def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
+        """Name an open pool. The fleet is as before this request joins it."""
+        ...
+
+    def learn(self, done: Completion, fleet: FleetView) -> None:
+        """A request ended, well or not. The fleet is as after the departure; it may have no open pool."""
+        ...
+
+    def adapt(self, change: Change, fleet: FleetView) -> None:
+        """A pool came or went. The fleet is as after the change. Raises ConfigError if it cannot work so."""
+        ...
+
+
+class Estimate(Protocol):
+    """What a learner believes of one pool."""
+
+    @property
+    def rate(self) -> float: ...
+    @property
+    def observations(self) -> float: ...
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % bounds of the rate."""
+        ...
+
+
+@runtime_checkable
+class Learner(Policy, Protocol):
+    """A policy that tells what it believes; all built-in ones do. Recorders look, routing does not need it."""
+
+    @property
+    def episode(self) -> Episode: ...
+    def rate(self, pool: str) -> float:
+        """The rate on which decisions about this pool stand now."""
+        ...
+
+    def estimates(self) -> Mapping[str, Estimate]:
+        """By open pool."""
+        ...
+
+
+@runtime_checkable
+class Scoring(Protocol):
+    """A policy that can say what it compares."""
+
+    def score(self, pool: PoolView, now: float) -> float:
+        """The least one wins."""
+        ...
+
+
+class PolicyFactory(Protocol):
+    """How the registry makes a policy: dice are given, options are the user's."""
+
+    def __call__(self, *, rng: Random, **options: Any) -> Policy: ...
+
+
+class Estimator(Protocol):
+    """Learns one number from a stream of observations."""
+
+    def learn_one(self, x: float, now: float) -> None: ...
+    def predict_one(self, now: float) -> float: ...
+    @property
+    def weight(self) -> float:
+        """How many observations the prediction is worth."""
+        ...
+
+
+class Recorder(Protocol):
+    """Listens to a router. Called in the same breath as the decision, so it must be quick."""
+
+    def chosen(self, job: Job, decision: Decision, fleet: FleetView, now: float) -> None:
+        """The fleet is as the policy saw it."""
+        ...
+
+    def settled(self, done: Completion, fleet: FleetView) -> None: ...
+    def changed(self, change: Change, now: float) -> None: ...
+    def faulted(self, error: Exception, now: float) -> None:
+        """A policy raised `error` or named no open pool; the router went on without it."""
+        ...

@@ -1,0 +1,121 @@
+"""The values that pass between router, policies and recorders. No behaviour lives here beyond validation.
+
+Times are seconds as `float` from an origin that the driver chooses; rates are services per second and server.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from dispatcher.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dispatcher.core.fleet import Pool
+
+
+class Outcome(StrEnum):
+    """How a request ended. Only `OK` may teach a service rate."""
+
+    OK = "ok"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+
+
+class Phase(StrEnum):
+    """Why a pool was chosen: as a forced trial, or because it looked best."""
+
+    EXPLORE = "explore"
+    EXPLOIT = "exploit"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """What is known of a pool beforehand.
+
+    id: its name, unique in the fleet. servers: c_i, parallel servers behind it. guess: the initial estimate of its
+    service rate, per second and server. true_rate: the real one, where known; it serves SED and
+    regret, never a learner.
+
+    >>> PoolSpec("small", guess=0)
+    Traceback (most recent call last):
+    ...
+    dispatcher.errors.ConfigError: pool 'small': guess must be a positive number, not 0
+    """
+
+    id: str
+    servers: int = 1
+    guess: float = 1.0
+    true_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.servers < 1:
+            raise ConfigError(f"pool {self.id!r}: servers must be at least 1, not {self.servers}")
+        for key, rate in (("guess", self.guess), ("true_rate", self.true_rate)):
+            if rate is not None and not (rate > 0 and math.isfinite(rate)):
+                raise ConfigError(f"pool {self.id!r}: {key} must be a positive number, not {rate}")
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A pool joins (or comes back to) the fleet."""
+
+    spec: PoolSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A pool takes no more requests; those in flight on it go on."""
+
+    pool: str
+
+
+Change = Added | Removed
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request, as a policy may know it. `context` is for policies that look at features; None otherwise."""
+
+    number: int
+    context: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A policy's answer. Feedback is late, so what a policy wants to know then it writes here: `probability` with
+    which this pool was drawn, `memo` anything; the decision comes back to it inside the completion."""
+
+    pool: str
+    probability: float = 1.0
+    memo: object = None
+    phase: Phase = Phase.EXPLOIT
+
+
+class Ticket:
+    """One request's claim on a pool: opened by `Router.route`, closed once by `Router.settle`."""
+
+    __slots__ = ("decision", "is_open", "job", "pool", "routed_at")
+
+    def __init__(self, job: Job, decision: Decision, routed_at: float, pool: Pool) -> None:
+        self.job = job
+        self.decision = decision
+        self.routed_at = routed_at
+        self.pool = pool  # the very instance that was counted up, so that it is the one counted down
+        self.is_open = True
+
+    def __repr__(self) -> str:
+        return f"<Ticket {self.job.number} on {self.pool.id} {'open' if self.is_open else 'settled'}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The end of a ticket. `service_time` is seconds of work, None where it is not known or must not teach."""
+
+    ticket: Ticket
+    finished_at: float
+    service_time: float | None
+    outcome: Outcome

@@ -1,0 +1,92 @@
+"""The whole hierarchy of errors. Each says whose fault it was; those of a request carry their HTTP status.
+
+Foreign exceptions (OSError, parser errors, validation errors) are mapped to these at the seam where they arise and
+nowhere else.
+"""
+
+from __future__ import annotations
+
+
+class DispatcherError(Exception):
+    """Anything this package raises on purpose."""
+
+
+class ConfigError(DispatcherError):
+    """The user's configuration is wrong: the message names the key's path, what is wrong and what to do."""
+
+
+class StartError(DispatcherError):
+    """The configuration is right but the service cannot start, as when a port is taken."""
+
+
+class PolicyError(DispatcherError):
+    """A policy broke its contract. The request is still served, by a safe choice; the fault is counted and logged."""
+
+
+class InternalError(DispatcherError):
+    """Our own bug: an invariant does not hold."""
+
+
+class RequestError(DispatcherError):
+    """One request cannot be served as asked. `status` is the answer it gets, `reason` a bounded word for metrics."""
+
+    status = 500
+    reason = "error"
+
+
+class BadRequest(RequestError):
+    """The client's fault: malformed, too large or too slow. 400 unless told otherwise."""
+
+    def __init__(self, message: str, status: int = 400, reason: str = "bad_request") -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+
+
+class NoPoolAvailable(RequestError):
+    """There is no open pool to send the request to."""
+
+    status = 503
+    reason = "no_pool"
+
+
+class UpstreamUnreachable(RequestError):
+    """No connection to the pool could be made; not a byte of the request was sent."""
+
+    status = 502
+    reason = "connect"
+
+
+class UpstreamConnectTimeout(UpstreamUnreachable):
+    """The pool did not accept a connection in time."""
+
+    status = 504
+    reason = "connect_timeout"
+
+
+class UpstreamStale(RequestError):
+    """A kept-alive connection turned out dead before any byte of the answer."""
+
+    status = 502
+    reason = "stale"
+
+
+class UpstreamProtocolError(RequestError):
+    """The pool answered what is no HTTP, broke off, or closed without an answer."""
+
+    status = 502
+    reason = "protocol"
+
+
+class UpstreamTimeout(RequestError):
+    """The pool did not answer, or did not go on, in time."""
+
+    status = 504
+    reason = "timeout"
+
+
+class ClientDisconnected(RequestError):
+    """The client left before its answer was complete. 499 is what logs call it; nobody sees it."""
+
+    status = 499
+    reason = "client"

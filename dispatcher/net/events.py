@@ -1,0 +1,25 @@
+"""What the forwarding path tells whoever counts. A protocol only; the recorders answer it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Events(Protocol):
+    """Called on the hot path, so each must be quick. Every word given is from a bounded set."""
+
+    def answered(self, pool: str, status: int, seconds: float) -> None:
+        """A routed request is over: status as the client saw it (499 if it left), seconds from its head to the end."""
+        ...
+
+    def upstream_failed(self, pool: str, reason: str) -> None: ...
+    def retried(self, reason: str) -> None: ...
+    def rejected(self, reason: str) -> None:
+        """A request was refused before it was routed."""
+        ...
+
+    def client_left(self) -> None: ...
+    def pool_up(self, pool: str, up: bool) -> None: ...
+    def internal_error(self, error: BaseException) -> None:
+        """Our own bug, already answered with 500."""
+        ...

@@ -1,0 +1,234 @@
+"""One request's straight path: route, send, relay, settle. The only place that routes and settles.
+
+Each try opens its ticket and closes it in the same scope, whatever happens in between. The request's body and the
+answer flow by callbacks straight between the two connections, held back when the far side is slow; the coroutine
+waits for the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Protocol
+
+from dispatcher.core.router import NOTHING, Router
+from dispatcher.core.types import Job, Outcome, Ticket
+from dispatcher.errors import BadRequest, RequestError, UpstreamStale, UpstreamUnreachable
+from dispatcher.net.events import Events
+from dispatcher.net.framing import Body
+from dispatcher.net.heads import Request, Response, forward_request, forward_response, own_answer, service_time
+from dispatcher.net.health import PassiveHealth
+from dispatcher.net.upstream import PoolConnection, Upstream
+
+CONNECT_TRIES = 3  # pools that a request is offered to while none of them has accepted a connection
+CLIENT_LEFT = 499
+
+
+class Client(Protocol):
+    """The client's side of an exchange."""
+
+    @property
+    def address(self) -> bytes: ...
+    @property
+    def upload_complete(self) -> bool:
+        """The whole request is here."""
+        ...
+
+    def write(self, data: bytes) -> None: ...
+    def attach_upload(self, connection: PoolConnection | None) -> None:
+        """Send the body, what is here of it and what comes, to this connection."""
+        ...
+
+    def hold_reading(self, hold: bool) -> None: ...
+    def break_off(self, undetectable: bool) -> None:
+        """End the connection inside an answer. undetectable: its framing cannot show that, so a reset must."""
+        ...
+
+
+class Forwarder:
+    """What all exchanges share: the router, the pools' connections, who counts."""
+
+    def __init__(
+        self,
+        router: Router,
+        upstreams: Mapping[str, Upstream],
+        health: PassiveHealth,
+        events: Events,
+        clock: Callable[[], float],
+    ) -> None:
+        self.router = router
+        self.upstreams = upstreams
+        self.health = health
+        self.events = events
+        self.clock = clock
+        self.numbers = count(1)
+
+
+class Exchange:
+    """One request and its answer. After `run`, `keep_alive` says whether the client's connection may go on."""
+
+    __slots__ = (
+        "_answered_at",
+        "_chunked",
+        "_client",
+        "_connection",
+        "_forwarder",
+        "_out",
+        "_pool",
+        "_refused",
+        "_reported",
+        "_response",
+        "keep_alive",
+        "method",
+        "request",
+    )  # fmt: skip
+
+    def __init__(self, forwarder: Forwarder, request: Request, client: Client) -> None:
+        self._forwarder = forwarder
+        self._client = client
+        self.request = request
+        self.method = request.method
+        self.keep_alive = request.keep_alive
+        self._connection: PoolConnection | None = None
+        self._response: Response | None = None
+        self._answered_at: float | None = None  # when the last byte of the answer was here
+        self._reported: float | None = None
+        self._refused: BadRequest | None = None
+        self._chunked = False
+        self._out: list[bytes] = []
+        self._pool = ""
+
+    def __repr__(self) -> str:
+        return f"<Exchange {self.request!r} {self._response or 'unanswered'}>"
+
+    async def run(self) -> None:
+        """Serve the request. Raises nothing but CancelledError, when the client has left."""
+        forwarder = self._forwarder
+        began_at = forwarder.clock()
+        status = CLIENT_LEFT
+        try:
+            error = await self._tries()
+            status = self._response.status if self._response is not None else 0
+            if error is not None:
+                status = error.status
+                self._answer_error(error)
+        finally:
+            if self._pool:
+                forwarder.events.answered(self._pool, status, forwarder.clock() - began_at)
+            if status == CLIENT_LEFT:
+                forwarder.events.client_left()
+
+    async def _tries(self) -> RequestError | None:
+        """Try until an answer is here or there is no more to try; the error of the last try."""
+        failed: frozenset[str] = NOTHING
+        fresh = False
+        while True:
+            try:
+                ticket = self._forwarder.router.route(
+                    Job(next(self._forwarder.numbers)), self._forwarder.clock(), failed
+                )
+            except RequestError as error:
+                self._forwarder.events.rejected(error.reason)
+                return error
+            self._pool = ticket.pool.id
+            fault = await self._try(ticket, fresh)
+            if isinstance(fault, UpstreamUnreachable) and len(failed) < CONNECT_TRIES - 1:
+                failed |= {self._pool}
+                if len(failed) >= len(self._forwarder.router.fleet.pools):
+                    return fault
+            elif isinstance(fault, UpstreamStale) and not fresh and self.request.replayable:
+                fresh = True
+            else:
+                return fault
+            self._forwarder.events.retried(fault.reason)
+
+    async def _try(self, ticket: Ticket, fresh: bool) -> RequestError | None:
+        """Send the request where the ticket says and relay the answer; settles the ticket."""
+        forwarder, pool = self._forwarder, ticket.pool.id
+        outcome = Outcome.CANCELLED
+        connection: PoolConnection | None = None
+        try:
+            upstream = forwarder.upstreams[pool]
+            connection = (None if fresh else upstream.idle()) or await upstream.connect()
+            self._connection = connection
+            if self._refused is not None:
+                raise self._refused
+            over = connection.begin(self, forward_request(self.request, self._client.address), self.request.length)
+            self._client.attach_upload(connection)
+            await over
+            outcome = self._judged()
+            return None
+        except BadRequest as error:
+            return error  # the client broke its own upload: nothing to hold against the pool
+        except RequestError as error:
+            outcome = Outcome.TIMED_OUT if error.status == 504 else Outcome.FAILED
+            forwarder.events.upstream_failed(pool, error.reason)
+            return error
+        finally:
+            if outcome is Outcome.CANCELLED and self._answered_at is not None:
+                outcome = self._judged()  # the client left, but the pool had done its part
+            self._client.attach_upload(None)
+            self._connection = None
+            forwarder.router.settle(ticket, self._answered_at or forwarder.clock(), outcome, self._reported)
+            if connection is not None:
+                connection.release()
+            forwarder.health.settled(pool, outcome)
+
+    def _judged(self) -> Outcome:
+        assert self._response is not None
+        return Outcome.OK if self._response.status < 500 else Outcome.FAILED
+
+    def _answer_error(self, error: RequestError) -> None:
+        """An answer of our own, or a broken one if the pool's has begun."""
+        if self._response is not None:
+            self.keep_alive = False
+            self._client.break_off(undetectable=self._response.length is Body.UNTIL_CLOSE and not self._chunked)
+            return
+        self.keep_alive = self.keep_alive and self._client.upload_complete
+        self._client.write(own_answer(error.status, str(error), self.keep_alive, self.method))
+
+    def refuse(self, error: BadRequest) -> None:
+        """The client's body turned out malformed or too large: stop here and say so."""
+        self._refused = error
+        if self._connection is not None:
+            self._connection.give_up(error)
+
+    # -- upstream.Conversation: called by the pool's connection
+
+    def answer_head(self, response: Response) -> None:
+        interim = response.status < 200
+        if interim and self.request.minor == 0:
+            return  # HTTP/1.0 knows no interim answers
+        if not interim:
+            self._response = response
+            until_close = isinstance(response.length, Body) and self.request.minor == 0
+            self.keep_alive = self.keep_alive and not until_close and self._client.upload_complete
+            reported = service_time(response.timing)
+            self._reported = reported if response.status < 400 else None
+        head, chunked = forward_response(response, self.request.minor, self.keep_alive)
+        self._chunked = chunked
+        self._out.append(head)
+
+    def answer_data(self, data: bytes) -> None:
+        if self._chunked:
+            self._out += (b"%x\r\n" % len(data), data, b"\r\n")
+        else:
+            self._out.append(data)
+
+    def answer_end(self) -> None:
+        if self._chunked:
+            self._out.append(b"0\r\n\r\n")
+        self._answered_at = self._forwarder.clock()
+
+    def flush(self) -> None:
+        if self._out:
+            self._client.write(b"".join(self._out) if len(self._out) > 1 else self._out[0])
+            self._out.clear()
+
+    def hold_upload(self, hold: bool) -> None:
+        self._client.hold_reading(hold)
+
+    def client_writable(self, writable: bool) -> None:
+        """The client takes its answer too slowly; or well again."""
+        if self._connection is not None:
+            self._connection.hold(not writable)

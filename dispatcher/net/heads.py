@@ -1,0 +1,327 @@
+"""Heads in, forwarded heads out. PURE: no sockets, no clock.
+
+llhttp (by httptools) judges the syntax of every head; what it leaves open is checked here: the version as written,
+one valid Host, the form of the target, methods it does not list. Each forwarded head is written anew from the parsed
+fields: their names, order and bytes are kept, fields of one hop only are not (RFC 9110 section 7.6.1).
+"""
+
+from __future__ import annotations
+
+import re
+
+import httptools
+
+from dispatcher.errors import BadRequest, UpstreamProtocolError
+from dispatcher.net.framing import Body
+
+Headers = list[tuple[bytes, bytes]]
+
+HOP_BY_HOP = frozenset(
+    b"connection keep-alive proxy-connection proxy-authenticate proxy-authorization te trailer transfer-encoding"
+    b" upgrade http2-settings".split()
+)
+FORWARDED = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"))
+KEPT = frozenset((b"host", b"content-length", b"via"))  # fields that no Connection field can take away
+IDEMPOTENT = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"))
+LISTED = IDEMPOTENT | {b"POST", b"PATCH"}
+BODILESS = frozenset((204, 304))
+VIA = b"Via: 1.%d lased-dispatcher\r\n\r\n"
+
+_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z\-._~!$&'()*+;=%]*)(?::[0-9]*)?")
+_ABSOLUTE = re.compile(rb"(?i:https?)://([^/?#]+)([^#]*)")
+_VERSION = re.compile(rb"HTTP/([0-9])\.([0-9])")
+
+
+class _Fields:
+    """What llhttp calls back on."""
+
+    __slots__ = ("headers", "reason")
+
+    def __init__(self) -> None:
+        self.headers: Headers = []
+        self.reason = b""
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name, value.rstrip(b" \t")))
+
+    def on_status(self, reason: bytes) -> None:
+        self.reason += reason
+
+
+class Request:
+    """A parsed request head. length: of the body, a number or how it ends. minor: of the version HTTP/1.minor.
+    host: the authority it is for. connection: the tokens of its Connection fields, in lower case."""
+
+    __slots__ = (
+        "connection",
+        "expects_continue",
+        "headers",
+        "host",
+        "keep_alive",
+        "length",
+        "method",
+        "minor",
+        "target",
+    )
+
+    def __init__(self, method: bytes, target: bytes, minor: int, headers: Headers) -> None:
+        self.method = method
+        self.target = target
+        self.minor = minor
+        self.headers = headers
+        self.host: bytes | None = None
+        self.length: int | Body = 0
+        self.connection: frozenset[bytes] = frozenset()
+        self.expects_continue = False
+        self.keep_alive = minor > 0
+
+    def __repr__(self) -> str:
+        return f"<Request {self.method.decode('latin1')} {self.target.decode('latin1')}>"
+
+    @property
+    def replayable(self) -> bool:
+        """Whether sending it twice is harmless and possible."""
+        return self.length == 0 and self.method in IDEMPOTENT
+
+
+class Response:
+    """A parsed head of an answer. length: of the body, for this request's method."""
+
+    __slots__ = ("connection", "headers", "keep_alive", "length", "minor", "reason", "status", "timing")
+
+    def __init__(self, status: int, reason: bytes, minor: int, headers: Headers) -> None:
+        self.status = status
+        self.reason = reason
+        self.minor = minor
+        self.headers = headers
+        self.length: int | Body = 0
+        self.connection: frozenset[bytes] = frozenset()
+        self.keep_alive = minor > 0
+        self.timing: bytes | None = None
+
+    def __repr__(self) -> str:
+        return f"<Response {self.status}>"
+
+
+def _tokens(value: bytes) -> frozenset[bytes]:
+    return frozenset(part.strip().lower() for part in value.split(b",") if part.strip())
+
+
+def _request_line(raw: bytes) -> tuple[bytes, bytes, int]:
+    parts = raw[: raw.index(b"\r\n")].split(b" ")
+    version = _VERSION.fullmatch(parts[-1])
+    if len(parts) != 3 or version is None or not _TOKEN.fullmatch(parts[0]):
+        raise BadRequest("the request line is not METHOD TARGET HTTP/1.1")
+    if version[1] != b"1":
+        raise BadRequest("only HTTP/1.0 and HTTP/1.1 are spoken here", 505, "version")
+    return parts[0], parts[1], int(version[2])
+
+
+def parse_request(raw: bytes, header_limit: int = 100) -> Request:
+    """A whole head into a Request. Raises BadRequest with the status to answer.
+
+    >>> parse_request(b"GET /a?b HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")
+    <Request GET /a?b>
+    """
+    method, target, minor = _request_line(raw)
+    headers = _llhttp_request(raw, method, minor).headers
+    if len(headers) > header_limit:
+        raise BadRequest(f"more than {header_limit} header fields", 431, "too_many_headers")
+    request = Request(method, target, min(minor, 1), headers)
+    hosts = 0
+    for name, value in headers:
+        key = name.lower()
+        if key == b"host":
+            hosts += 1
+            request.host = value
+        elif key == b"content-length":
+            request.length = int(value)
+        elif key == b"transfer-encoding":
+            if value.lower() != b"chunked" or not minor:
+                raise BadRequest("the only transfer coding understood is chunked, in HTTP/1.1", 501, "coding")
+            request.length = Body.CHUNKED
+        elif key == b"connection":
+            request.connection |= _tokens(value)
+        elif key == b"expect":
+            request.expects_continue = value.lower() == b"100-continue"
+    if request.connection:
+        request.keep_alive = b"close" not in request.connection and (minor > 0 or b"keep-alive" in request.connection)
+    if hosts > 1 or (minor and not hosts) or (request.host and not _HOST.fullmatch(request.host)):
+        raise BadRequest("there must be one valid Host field")
+    _settle_target(request)
+    return request
+
+
+def _llhttp_request(raw: bytes, method: bytes, minor: int) -> _Fields:
+    if method == b"CONNECT":
+        raise BadRequest("CONNECT is refused: this is no forward proxy", 405, "connect")
+    if b"\x7f" in raw:
+        raise BadRequest("a control character in the head")
+    if minor > 1:
+        raw = raw.replace(b"HTTP/1.%d\r\n" % minor, b"HTTP/1.1\r\n", 1)  # a later minor version is 1.1 to us
+    if method not in LISTED:  # any token is a legal method (RFC 9110 9.1): llhttp judges the rest under a name it knows
+        raw = b"POST" + raw[len(method) :]
+    fields = _Fields()
+    try:
+        httptools.HttpRequestParser(fields).feed_data(raw)
+    except httptools.HttpParserUpgrade:
+        pass  # Upgrade without a body: llhttp stops behind the head, as we do
+    except httptools.HttpParserError as error:
+        raise BadRequest(f"malformed request: {error}") from error
+    return fields
+
+
+def _settle_target(request: Request) -> None:
+    """Bring the target to the form in which it is forwarded; an authority in it overrules Host (RFC 9112 3.2.2)."""
+    target = request.target
+    if b"#" in target:
+        raise BadRequest("a fragment in the target")
+    if target.startswith(b"/") or (target == b"*" and request.method == b"OPTIONS"):
+        return
+    match = _ABSOLUTE.fullmatch(target)
+    if match is None or not _HOST.fullmatch(match[1]):
+        raise BadRequest("the target must be a path, an absolute URL, or * with OPTIONS")
+    request.host = match[1]
+    path = match[2]
+    if not path and request.method == b"OPTIONS":
+        request.target = b"*"
+    else:
+        request.target = path if path.startswith(b"/") else b"/" + path
+
+
+def forward_request(request: Request, client: bytes, scheme: bytes = b"http") -> bytes:
+    """The head for the pool.
+
+    client: the peer's address, without port. X-Forwarded-* of the client are replaced, not believed.
+    """
+    dropped = request.connection - KEPT
+    parts = [request.method, b" ", request.target, b" HTTP/1.1\r\nHost: ", request.host or b"", b"\r\n"]
+    for name, value in request.headers:
+        key = name.lower()
+        if key in HOP_BY_HOP or key in FORWARDED or key in dropped or key == b"host":
+            continue
+        parts += (name, b": ", value, b"\r\n")
+    if request.length is Body.CHUNKED:
+        parts.append(b"Transfer-Encoding: chunked\r\n")
+    parts += (b"X-Forwarded-For: ", client, b"\r\nX-Forwarded-Proto: ", scheme, b"\r\n")
+    if request.host:
+        parts += (b"X-Forwarded-Host: ", request.host, b"\r\n")
+    parts.append(VIA % request.minor)
+    return b"".join(parts)
+
+
+def parse_response(raw: bytes, method: bytes) -> Response:
+    """A whole head of an answer to a request of this method. Raises UpstreamProtocolError."""
+    if b"\x7f" in raw:
+        raise UpstreamProtocolError("the pool's answer has a control character in its head")
+    fields = _Fields()
+    parser = httptools.HttpResponseParser(fields)
+    try:
+        parser.feed_data(raw)
+    except httptools.HttpParserUpgrade:
+        pass
+    except httptools.HttpParserError as error:
+        raise UpstreamProtocolError(f"the pool's answer is malformed: {error}") from error
+    minor = 0 if parser.get_http_version() == "1.0" else 1
+    response = Response(parser.get_status_code(), fields.reason, minor, fields.headers)
+    length: int | Body | None = None
+    for name, value in fields.headers:
+        key = name.lower()
+        if key == b"content-length":
+            length = int(value)
+        elif key == b"transfer-encoding":
+            if value.lower() != b"chunked" or not minor:
+                raise UpstreamProtocolError("the pool's answer has a transfer coding other than chunked")
+            length = Body.CHUNKED
+        elif key == b"connection":
+            response.connection |= _tokens(value)
+        elif key == b"server-timing":
+            response.timing = value if response.timing is None else response.timing + b"," + value
+    if response.connection:
+        response.keep_alive = b"close" not in response.connection and (
+            minor > 0 or b"keep-alive" in response.connection
+        )
+    if method == b"HEAD" or response.status in BODILESS or response.status < 200:
+        response.length = 0
+    elif length is None:
+        response.length = Body.UNTIL_CLOSE
+        response.keep_alive = False
+    else:
+        response.length = length
+    return response
+
+
+def forward_response(response: Response, minor: int, keep_alive: bool) -> tuple[bytes, bool]:
+    """The head for the client, and whether its body must be sent in chunks.
+
+    minor: the client's version. keep_alive: whether the client's connection stays open; an answer without length to
+    an HTTP/1.0 client is ended by closing it, which the caller must see to.
+    """
+    parts = [b"HTTP/1.1 %d " % response.status, response.reason, b"\r\n"]
+    dropped = HOP_BY_HOP | (response.connection - KEPT)
+    unframed = response.status == 204 or response.status < 200
+    for name, value in response.headers:
+        key = name.lower()
+        if key in dropped or (unframed and key == b"content-length"):
+            continue
+        parts += (name, b": ", value, b"\r\n")
+    chunked = isinstance(response.length, Body) and minor > 0
+    if chunked:
+        parts.append(b"Transfer-Encoding: chunked\r\n")
+    if response.status >= 200:
+        if not keep_alive:
+            parts.append(b"Connection: close\r\n")
+        elif minor == 0:
+            parts.append(b"Connection: keep-alive\r\n")
+    parts.append(VIA % response.minor if response.status >= 200 else b"\r\n")
+    return b"".join(parts), chunked
+
+
+def own_answer(status: int, text: str, keep_alive: bool, method: bytes = b"GET") -> bytes:
+    """An answer of the dispatcher's own, plain text."""
+    body = f"{text}\n".encode()
+    head = (
+        f"HTTP/1.1 {status} {REASONS.get(status, 'Error')}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\n"
+        + ("Retry-After: 1\r\n" if status == 503 else "")
+        + ("" if keep_alive else "Connection: close\r\n")
+        + "\r\n"
+    )
+    return head.encode() if method == b"HEAD" else head.encode() + body
+
+
+def service_time(timing: bytes | None) -> float | None:
+    """Seconds of `Server-Timing: service;dur=<ms>`; None where it is absent or no sane number.
+
+    >>> service_time(b'db;dur=3, service;dur=12.5')
+    0.0125
+    """
+    if timing is None:
+        return None
+    for metric in timing.split(b","):
+        name, *parameters = metric.split(b";")
+        if name.strip() != b"service":
+            continue
+        for parameter in parameters:
+            key, _, value = parameter.partition(b"=")
+            if key.strip() == b"dur" and _NUMBER.fullmatch(value.strip().strip(b'"')):
+                return float(value.strip().strip(b'"')) / 1e3
+    return None
+
+
+_NUMBER = re.compile(rb"[0-9]{1,12}(?:\.[0-9]{1,12})?")
+REASONS = {
+    400: "Bad Request",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    413: "Content Too Large",
+    414: "URI Too Long",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    501: "Not Implemented",
+    502: "Bad Gateway",
+    503: "Service Unavailable",
+    504: "Gateway Timeout",
+    505: "HTTP Version Not Supported",
+}

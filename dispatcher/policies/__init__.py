@@ -1,0 +1,1 @@
+"""One file a policy, named as in the configuration. No policy imports another: what they share is in `base`."""

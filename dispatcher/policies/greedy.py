@@ -1,0 +1,17 @@
+"""greedy: Shortest Expected Delay on estimates renewed after every completion, with no exploration.
+
+Rule: join argmin_i (q_i + 1)/μ̂_i, μ̂_i = N_i/S_i. N_i, S_i -> `means[i]`. Source: [LASED] *Learning Adaptive SED for
+heterogeneous load balancing*, the comparison policy. Limit: a pool that is believed useless gets no traffic and so no
+chance to show better; regret is then linear.
+"""
+
+from __future__ import annotations
+
+from dispatcher.policies.base import LearningPolicy
+
+
+class Greedy(LearningPolicy):
+    """Shortest expected delay on the latest estimates, without exploration."""
+
+    def rate(self, pool: str) -> float:
+        return self.means[pool].rate

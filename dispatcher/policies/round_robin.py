@@ -1,0 +1,26 @@
+"""round_robin: each open pool in its turn.
+
+Rule: the pool after the last one used, in fleet order. Limits: blind to load and to speed; unstable as soon as the
+slowest pool's share exceeds its rate.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from dispatcher.core.interfaces import FleetView
+from dispatcher.core.types import Decision, Job
+from dispatcher.policies.base import BasePolicy
+
+
+class RoundRobin(BasePolicy):
+    """Each pool in its turn."""
+
+    def __init__(self, *, rng: Random) -> None:
+        super().__init__(rng=rng)
+        self._turn = -1
+
+    def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
+        self.episode.arrived(now)
+        self._turn = (self._turn + 1) % len(fleet.pools)
+        return Decision(fleet.pools[self._turn].id)

@@ -1,0 +1,206 @@
+"""Metrics for Prometheus. Counts and times are taken as they happen, on children made once; what a learner believes is
+read only when somebody asks, by a collector, so that it costs routing nothing.
+
+The registry is passed in. Label values come from the configuration or from fixed sets, never from clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from dispatcher.core.episodes import Episode
+from dispatcher.core.fleet import Fleet
+from dispatcher.core.interfaces import FleetView, Learner, Policy
+from dispatcher.core.regret import RegretMeter
+from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase, PoolSpec
+
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 20.0, 60.0)
+ARRIVALS = (1, 2, 5, 10, 20, 50, 100, 1000, 10000)
+CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx")
+
+Notify = Callable[..., None]
+
+
+def _quiet(event: str, **details: Any) -> None:
+    pass
+
+
+class PrometheusRecorder:
+    """Both a Recorder of the router and the Events of the forwarding path.
+
+    notify: told what a person should know, as notify(event, key=value, …); for logs.
+    """
+
+    def __init__(self, registry: CollectorRegistry, policy: Policy, notify: Notify = _quiet) -> None:
+        self._notify = notify
+        self._learner = policy if isinstance(policy, Learner) else None
+        self._episode: Episode | None = self._learner.episode if self._learner else None
+        new: dict[str, Any] = {"registry": registry}
+        self._requests = Counter("lased_requests_total", "Requests routed and over, by class of status.",
+                                 ["pool", "code"], **new)  # fmt: skip
+        self._duration = Histogram("lased_request_duration_seconds", "From a request's head to the end of its answer.",
+                                   ["pool"], buckets=SECONDS, **new)  # fmt: skip
+        self._service = Histogram("lased_service_seconds", "Service times that were reported or inferred.",
+                                  ["pool"], buckets=SECONDS, **new)  # fmt: skip
+        self._decisions = Counter("lased_decisions_total", "Routing decisions.", ["pool", "phase"], **new)
+        self._up = Gauge("lased_pool_up", "1 while the pool takes requests.", ["pool"], **new)
+        self._upstream_errors = Counter("lased_upstream_errors_total", "Tries that a pool failed.",
+                                        ["pool", "reason"], **new)  # fmt: skip
+        self._retries = Counter("lased_retries_total", "Further tries of a request.", ["reason"], **new)
+        self._rejected = Counter("lased_rejected_total", "Requests refused without being routed.", ["reason"], **new)
+        self._aborts = Counter(
+            "lased_client_aborts_total", "Clients that left before their answer was complete.", **new
+        )
+        self._episodes = Counter("lased_episodes_total", "Episodes that ended.", ["explored"], **new)
+        self._episode_arrivals = Histogram("lased_episode_arrivals", "Requests routed in an episode.",
+                                           buckets=ARRIVALS, **new)  # fmt: skip
+        self._policy_errors = Counter(
+            "lased_policy_errors_total", "Faults of the policy; the request was served.", **new
+        )
+        self._internal_errors = Counter("lased_internal_errors_total", "Faults of the dispatcher itself.", **new)
+        for explored in ("true", "false"):
+            self._episodes.labels(explored)
+        self._answered: dict[str, tuple[list[Counter], Histogram]] = {}
+        self._chosen: dict[str, dict[Phase, Counter]] = {}
+        self._served: dict[str, Histogram] = {}
+
+    # -- core.Recorder
+
+    def chosen(self, job: Job, decision: Decision, fleet: FleetView, now: float) -> None:
+        self._chosen[decision.pool][decision.phase].inc()
+
+    def settled(self, done: Completion, fleet: FleetView) -> None:
+        if done.service_time is not None:
+            self._served[done.ticket.pool.id].observe(done.service_time)
+        if self._learner is not None and self._learner.episode is not self._episode:
+            self._episode_ended(self._learner.episode)
+
+    def _episode_ended(self, current: Episode) -> None:
+        if self._episode is not None:
+            self._episodes.labels("true" if self._episode.explored else "false").inc()
+            self._episode_arrivals.observe(self._episode.arrivals)
+        self._episode = current
+
+    def changed(self, change: Change, now: float) -> None:
+        if isinstance(change, Added):
+            self._prepare(change.spec.id)
+
+    def faulted(self, error: Exception, now: float) -> None:
+        self._policy_errors.inc()
+        self._notify("policy_error", error=str(error))
+
+    def _prepare(self, pool: str) -> None:
+        """Make a pool's children, so that its series exist from the start."""
+        if pool in self._answered:
+            return
+        self._answered[pool] = (
+            [self._requests.labels(pool, code) for code in CLASSES],
+            self._duration.labels(pool),
+        )
+        self._chosen[pool] = {phase: self._decisions.labels(pool, phase.value) for phase in Phase}
+        self._served[pool] = self._service.labels(pool)
+
+    # -- net.Events
+
+    def answered(self, pool: str, status: int, seconds: float) -> None:
+        codes, duration = self._answered[pool]
+        codes[status // 100 - 1].inc()
+        duration.observe(seconds)
+
+    def upstream_failed(self, pool: str, reason: str) -> None:
+        self._upstream_errors.labels(pool, reason).inc()
+
+    def retried(self, reason: str) -> None:
+        self._retries.labels(reason).inc()
+
+    def rejected(self, reason: str) -> None:
+        self._rejected.labels(reason).inc()
+
+    def client_left(self) -> None:
+        self._aborts.inc()
+
+    def pool_up(self, pool: str, up: bool) -> None:
+        self._up.labels(pool).set(up)
+        self._notify("pool_up" if up else "pool_ejected", pool=pool)
+
+    def internal_error(self, error: BaseException) -> None:
+        self._internal_errors.inc()
+        self._notify("internal_error", error=f"{type(error).__name__}: {error}", exc_info=error)
+
+
+class LearningCollector:
+    """What the policy believes, when asked. specs: tells all configured pools, in or out.
+
+    `refresh` must run where the policy does; `collect` may run anywhere.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        fleet: Fleet,
+        specs: Callable[[], Iterable[PoolSpec]],
+        meter: RegretMeter,
+        clock: Callable[[], float],
+    ) -> None:
+        self._specs = specs
+        self._learner = policy if isinstance(policy, Learner) else None
+        self._fleet = fleet
+        self._meter = meter
+        self._clock = clock
+        self._families: list[Metric] = []
+
+    def describe(self) -> Iterable[Metric]:
+        return []  # registering must not collect
+
+    def collect(self) -> Iterable[Metric]:
+        return list(self._families)
+
+    def refresh(self) -> None:
+        """Take a picture of the present."""
+        self._families = [*self._counts(), *self._regret(), *(self._beliefs(self._learner) if self._learner else ())]
+
+    def _counts(self) -> Iterable[Metric]:
+        in_flight = GaugeMetricFamily("lased_in_flight", "Requests sent to the pool and not finished.", labels=["pool"])
+        true = GaugeMetricFamily("lased_service_rate_true", "The configured true rate, per second and server.",
+                                 labels=["pool"])  # fmt: skip
+        for spec in self._specs():
+            in_flight.add_metric([spec.id], self._fleet.count(spec.id))
+            if spec.true_rate is not None:
+                true.add_metric([spec.id], spec.true_rate)
+        yield in_flight
+        if true.samples:
+            yield true
+
+    def _regret(self) -> Iterable[Metric]:
+        if self._meter.known:
+            family = CounterMetricFamily("lased_regret_decisions", "Decisions that the oracle would not have made.",
+                                         labels=["cause"])  # fmt: skip
+            for cause, count in self._meter.by_cause.items():
+                family.add_metric([cause.value], count)
+            yield family
+
+    def _beliefs(self, learner: Learner) -> Iterable[Metric]:
+        def gauge(name: str, text: str) -> GaugeMetricFamily:
+            return GaugeMetricFamily(name, text, labels=["pool"])
+
+        rate = gauge("lased_service_rate_estimate", "Estimated services per second and server.")
+        low = gauge("lased_service_rate_estimate_low", "Lower 95 % bound of the estimate.")
+        high = gauge("lased_service_rate_estimate_high", "Upper 95 % bound of the estimate.")
+        ratio = gauge("lased_rate_ratio_estimate", "Estimate over the first pool's.")
+        seen = CounterMetricFamily("lased_service_observations", "Service times learned from.", labels=["pool"])
+        first: float | None = None
+        for pool, estimate in learner.estimates().items():
+            first = first or estimate.rate
+            rate.add_metric([pool], estimate.rate)
+            low.add_metric([pool], estimate.interval[0])
+            high.add_metric([pool], estimate.interval[1])
+            ratio.add_metric([pool], estimate.rate / first)
+            seen.add_metric([pool], estimate.observations)
+        yield from (rate, low, high, ratio, seen)
+        began_at = learner.episode.began_at
+        age = self._clock() - began_at if began_at is not None and learner.episode.arrivals else 0.0
+        yield GaugeMetricFamily("lased_episode_open_seconds", "Age of the open episode; 0 between episodes.", age)

@@ -1,0 +1,141 @@
+"""The running service: the parts put together and their life from start to drain. No command line here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+
+from dispatcher import __version__, registry
+from dispatcher.config import Config, parse_address
+from dispatcher.core.interfaces import Learner, Recorder
+from dispatcher.core.regret import RegretMeter
+from dispatcher.core.router import Router
+from dispatcher.core.streams import stream
+from dispatcher.core.types import Added
+from dispatcher.errors import ConfigError, StartError
+from dispatcher.net.admin import EXPLAINED, Admin
+from dispatcher.net.clock import make_clock
+from dispatcher.net.exchange import Forwarder
+from dispatcher.net.health import PassiveHealth
+from dispatcher.net.server import Server
+from dispatcher.net.upstream import Upstream
+from dispatcher.recorders.jsonl import JsonLines
+from dispatcher.recorders.memory import Rows
+from dispatcher.recorders.prometheus import LearningCollector, PrometheusRecorder
+
+log = structlog.get_logger()
+
+LAG_EVERY = 0.25  # seconds between two looks at the event loop's lag
+FLUSH_EVERY = 0.5  # seconds between two writes of decision rows
+LAGS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0)
+
+
+class Service:
+    """Everything that `serve` runs, made from a configuration inside a running loop. Raises ConfigError, StartError."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.clock = make_clock()
+        self.registry = CollectorRegistry()
+        policy = registry.create(config.policy.name, stream(config.seed, "policy"), config.policy.options)
+        if not isinstance(policy, Learner):
+            raise ConfigError(
+                f"policy {config.policy.name!r} tells no episode, rate and estimates; derive it from BasePolicy"
+            )
+        self.meter = RegretMeter(policy)
+        self.rows = Rows(policy, self.meter, keep=EXPLAINED)
+        self.recorder = PrometheusRecorder(self.registry, policy, self._notify)
+        recorders: list[Recorder] = [self.meter, self.rows, self.recorder]
+        self.lines: JsonLines | None = None
+        if config.rows:
+            try:
+                self.lines = JsonLines(Path(config.rows), self.rows)
+            except OSError as error:
+                raise StartError(f"rows: cannot write {config.rows}: {error.strerror}") from error
+            recorders.append(self.lines)
+        self.router = Router(policy, recorders, infer=True)
+        settings = config.settings
+        health = PassiveHealth(self.router, settings.health, self.recorder, self.clock)
+        upstreams = {}
+        for pool in config.pools:
+            self.router.apply(Added(pool.spec), self.clock())
+            health.watch(pool.spec)
+            upstreams[pool.name] = Upstream(pool.name, *pool.address, settings.timeouts)
+        self.server = Server(Forwarder(self.router, upstreams, health, self.recorder, self.clock), settings)
+        collector = LearningCollector(policy, self.router.fleet, lambda: health.specs, self.meter, self.clock)
+        self.registry.register(collector)
+        about = {"version": __version__, "policy": {"name": config.policy.name, "options": config.policy.options}}
+        self.admin = Admin(self.server, self.meter, self.rows, self.registry, collector, self.clock, about)
+        self._lag = self._tell_about_itself(getattr(policy, "ties", "none"))
+
+    def _tell_about_itself(self, ties: str) -> Histogram:
+        def one(name: str, text: str, **labels: str) -> None:
+            gauge = Gauge(name, text, list(labels), registry=self.registry)
+            (gauge.labels(**labels) if labels else gauge).set(1)
+
+        one("lased_build_info", "1, with the version.", version=__version__)
+        one("lased_policy_info", "1, with the policy in force.", policy=self.config.policy.name, ties=ties)
+        one("lased_config_last_reload_success", "1 if the configuration in force is the last one given.")
+        return Histogram("lased_event_loop_lag_seconds", "How late the event loop calls back.", buckets=LAGS,
+                         registry=self.registry)  # fmt: skip
+
+    def _notify(self, event: str, **details: Any) -> None:
+        level = "info" if event == "pool_up" else "error" if event == "internal_error" else "warning"
+        getattr(log, level)(event, **details)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[tuple[tuple[str, int], tuple[str, int]]]:
+        """Listen inside this block; yields the bound addresses, service and admin. Leaving it cuts what is open."""
+        jobs: list[asyncio.Task[None]] = []
+        try:
+            admin = await self.admin.listen(*parse_address(self.config.admin))
+            service = await self.server.listen(*parse_address(self.config.listen))
+            jobs = [asyncio.create_task(self._watch_lag()), asyncio.create_task(self._write_rows())]
+            yield service, admin
+        finally:
+            for job in jobs:
+                job.cancel()
+            await asyncio.gather(*jobs, return_exceptions=True)
+            await self.server.cut()
+            await self.admin.close()
+            if self.lines is not None:
+                self.lines.close()
+
+    async def run_until_signal(self) -> None:
+        """Serve until SIGINT or SIGTERM, then drain; a second signal ends it at once."""
+        loop = asyncio.get_running_loop()
+        signals: asyncio.Queue[str] = asyncio.Queue()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, signals.put_nowait, number.name)
+        async with self.running() as ((host, port), (admin_host, admin_port)):
+            print(f"listening on {host}:{port}", flush=True)  # noqa: T201 - the command's result
+            print(f"admin on {admin_host}:{admin_port}", flush=True)  # noqa: T201
+            log.info("started", policy=self.config.policy.name, pools=[pool.name for pool in self.config.pools])
+            log.info("draining", signal=await signals.get(), deadline=self.config.settings.timeouts.drain)
+            drained = asyncio.create_task(self.server.drain())
+            second = asyncio.create_task(signals.get())
+            await asyncio.wait([drained, second], return_when=asyncio.FIRST_COMPLETED)
+            for job in (drained, second):
+                job.cancel()
+            log.info("stopped", decisions=self.rows.count)
+
+    async def _watch_lag(self) -> None:
+        while True:
+            before = self.clock()
+            await asyncio.sleep(LAG_EVERY)
+            self._lag.observe(max(0.0, self.clock() - before - LAG_EVERY))
+
+    async def _write_rows(self) -> None:
+        while self.lines is not None:
+            await asyncio.sleep(FLUSH_EVERY)
+            try:
+                self.lines.flush()
+            except OSError as error:
+                log.error("rows_not_written", path=self.config.rows, error=error.strerror)

@@ -1,0 +1,1 @@
+"""Traffic, simulation and experiments. Knows the dispatcher and the workers; neither knows it."""

@@ -1,0 +1,96 @@
+"""The command `lased-workers`: one pool in the foreground until SIGINT or SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from random import Random
+from typing import Annotated, NoReturn
+
+import typer
+from aiohttp import web
+
+from workers.distributions import parse
+from workers.server import LivePool, make_server
+
+app = typer.Typer(
+    add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+)
+
+
+def fail(message: str, code: int) -> typer.Exit:
+    typer.echo(f"error: {message}", err=True)
+    return typer.Exit(code)
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """ "HOST:PORT" taken apart; an IPv6 host stands in brackets. Raises ValueError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not HOST:PORT, as in 127.0.0.1:9001")
+    return host.strip("[]"), int(port)
+
+
+@app.command(epilog="Example: lased-workers --listen 127.0.0.1:9001 --rate 50 --servers 2 --service lognormal:cv=2")
+def pool(
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.")],
+    rate: Annotated[float, typer.Option(help="Services a second and server.")],
+    servers: Annotated[int, typer.Option(min=1, help="Parallel servers behind the one queue.")] = 1,
+    service: Annotated[
+        str, typer.Option(help="Law of service times: exp, fixed, lognormal:cv=2, hyperexp:cv=2; mean 1/rate.")
+    ] = "exp",
+    capacity: Annotated[
+        int, typer.Option(min=0, help="Requests waiting and in service; beyond it, 503. 0: no limit.")
+    ] = 10_000,
+    seed: Annotated[int, typer.Option(help="Seed of the service times.")] = 1,
+    stream: Annotated[str, typer.Option(help="Name of their random stream; default work/<name>.")] = "",
+    name: Annotated[str, typer.Option(help="What the pool calls itself in X-Pool; default the address.")] = "",
+    report: Annotated[bool, typer.Option(help="Tell each service time in Server-Timing.")] = True,
+) -> None:
+    """Run one worker pool: SERVERS parallel servers behind one first-come-first-served queue."""
+    try:
+        host, port = host_and_port(listen)
+        stream = stream or f"work/{name or listen}"
+        law = parse(service, rate, Random(f"{seed}/{stream}"))
+    except ValueError as error:
+        raise fail(str(error), 2) from None
+    try:
+        asyncio.run(serve(LivePool(law, servers, capacity), host, port, name, report))
+    except OSError as error:
+        raise fail(f"cannot listen on {listen}: {error.strerror}", 1) from None
+
+
+async def serve(live: LivePool, host: str, port: int, name: str, report: bool) -> None:
+    """Listen until a signal comes. Prints the address, which a port of 0 leaves open. Raises OSError."""
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    listening = socket.create_server(
+        (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=4096
+    )
+    bound = listening.getsockname()
+    runner = web.ServerRunner(make_server(live, name or f"{bound[0]}:{bound[1]}", report), shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listening, backlog=4096).start()
+        print(f"listening on {bound[0]}:{bound[1]}", flush=True)  # noqa: T201 - the command's result
+        await ended.wait()
+    finally:
+        await runner.cleanup()
+    mean = f", mean service {live.busy_time / live.served * 1e3:.3f} ms" if live.served else ""
+    typer.echo(f"served {live.served}, dropped {live.dropped}{mean}", err=True)
+
+
+def main() -> NoReturn:
+    """Run the command; errors in one line, exit 2 for usage, 1 for the rest."""
+    try:
+        sys.exit(app(standalone_mode=False, prog_name="lased-workers") or 0)
+    except typer.TyperException as error:
+        print(f"error: {error.format_message()}", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""The live pool: c servers and one FCFS queue behind aiohttp, keeping the exact schedule of a `Station`.
+
+A job draws its service time when it starts, and ends at `Station.admit`'s instant, computed from the previous end and
+not from when a timer happened to fire; so the rate is exact and only single answers are late, by the timer's error.
+A job whose client leaves while it waits is dropped; one in service holds its server to the end, as a real one would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from workers.distributions import ServiceTime
+from workers.station import Station
+
+
+class QueueFullError(Exception):
+    """The pool holds as many jobs as it may."""
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One job in the pool. done: resolved with its service time, seconds."""
+
+    arrived_at: float
+    done: asyncio.Future[float]
+
+
+class LivePool:
+    """Runs jobs in real time. law: draws service times. capacity: jobs waiting and in service, 0 for no limit."""
+
+    def __init__(self, law: ServiceTime, servers: int = 1, capacity: int = 0) -> None:
+        self._law = law
+        self._servers = servers
+        self._capacity = capacity
+        self._station = Station(servers)
+        self._waiting: deque[Work] = deque()
+        self._busy = 0
+        self.served = 0
+        self.busy_time = 0.0
+        self.dropped = 0
+
+    def __repr__(self) -> str:
+        return f"<LivePool {self._busy} of {self._servers} busy, {len(self._waiting)} waiting>"
+
+    async def serve(self) -> float:
+        """Wait for one's turn and be served; returns the service time drawn. Raises QueueFullError."""
+        if self._capacity and self._busy + len(self._waiting) >= self._capacity:
+            raise QueueFullError
+        loop = asyncio.get_running_loop()
+        work = Work(loop.time(), loop.create_future())
+        self._waiting.append(work)
+        self._start(loop)
+        try:
+            return await work.done
+        except asyncio.CancelledError:
+            if work in self._waiting:
+                self._waiting.remove(work)
+                self.dropped += 1
+            raise
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self._waiting and self._busy < self._servers:
+            work = self._waiting.popleft()
+            service = self._law.sample(work.arrived_at)
+            self._busy += 1
+            loop.call_at(self._station.admit(work.arrived_at, service), self._finish, work, service, loop)
+
+    def _finish(self, work: Work, service: float, loop: asyncio.AbstractEventLoop) -> None:
+        self._busy -= 1
+        self.served += 1
+        self.busy_time += service
+        if not work.done.done():
+            work.done.set_result(service)
+        self._start(loop)
+
+
+def make_server(pool: LivePool, name: str, report: bool = True) -> web.Server:
+    """An HTTP server that serves every request, whatever its method and path, from this pool.
+
+    name: told in `X-Pool`. report: tell the service time, `Server-Timing: service;dur=<ms>`.
+    """
+
+    async def handle(request: web.BaseRequest) -> web.Response:
+        async for _ in request.content.iter_any():
+            pass  # a request arrives when its body has
+        try:
+            service = await pool.serve()
+        except QueueFullError:
+            return web.Response(status=503, text="the queue is full\n", headers={"X-Pool": name, "Retry-After": "1"})
+        headers = {"X-Pool": name}
+        if report:
+            headers["Server-Timing"] = f"service;dur={service * 1e3:.6f}"
+        return web.Response(text=f"served by {name}\n", headers=headers)
+
+    return web.Server(handle, handler_cancellation=True, access_log=None)
