@@ -134,7 +134,7 @@ class Exchange:
             fault = await self._try(ticket, fresh)
             if isinstance(fault, UpstreamUnreachable) and len(failed) < CONNECT_TRIES - 1:
                 failed |= {self._pool}
-                if len(failed) >= len(self._forwarder.router.fleet.pools):
+                if not self._forwarder.router.fleet.without(failed).pools:
                     return fault
             elif isinstance(fault, UpstreamStale) and not fresh and self.request.replayable:
                 fresh = True

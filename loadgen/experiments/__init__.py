@@ -1,0 +1,1 @@
+"""Experiments on live processes and in the simulator."""

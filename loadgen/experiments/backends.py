@@ -1,0 +1,158 @@
+"""Live processes: worker pools and dispatchers, started by their command lines on free ports, ended with us.
+
+Each child prints the address it got on its standard output. It is told to end if we die (Linux), and is out of reach
+of the terminal's Ctrl-C, so that we decide the order in which things end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import itertools
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import aiohttp
+
+START_SECONDS = 20.0
+STOP_SECONDS = 5.0
+_PR_SET_PDEATHSIG = 1
+_numbers = itertools.count(1)
+
+
+class BackendError(Exception):
+    """A process that an experiment needs did not start, or ended too soon."""
+
+
+def _prepare_child() -> Callable[[], None] | None:
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None)
+    return lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@dataclass(slots=True)
+class Child:
+    """A running command. log: what it wrote to standard error."""
+
+    name: str
+    process: asyncio.subprocess.Process
+    log: Path
+
+    async def line(self, prefix: str) -> str:
+        """What follows `prefix` on the next line of its output. Raises BackendError."""
+        assert self.process.stdout is not None
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                text = (await self.process.stdout.readline()).decode().strip()
+        except TimeoutError:
+            raise BackendError(f"{self.name} did not start in {START_SECONDS:g} s") from None
+        if not text.startswith(prefix):
+            said = self.log.read_text(errors="replace").strip().splitlines()
+            raise BackendError(f"{self.name} did not start: {said[-1] if said else 'it said nothing'}")
+        return text.removeprefix(prefix).strip()
+
+    async def stop(self) -> None:
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.terminate()
+            try:
+                await asyncio.wait_for(self.process.wait(), STOP_SECONDS)
+            except TimeoutError:
+                self.process.kill()
+        await self.process.wait()
+
+
+@contextlib.asynccontextmanager
+async def started(module: str, arguments: Sequence[str], folder: Path) -> AsyncIterator[Child]:
+    """`python -m module arguments…`, ended at the end of the block, whatever happens in it."""
+    log = folder / f"{module}-{next(_numbers)}.log"
+    with log.open("wb") as errors:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", module, *arguments,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=errors,
+            start_new_session=True, preexec_fn=_prepare_child(),
+        )  # fmt: skip
+    child = Child(module, process, log)
+    try:
+        yield child
+    finally:
+        await asyncio.shield(child.stop())
+
+
+@dataclass(frozen=True, slots=True)
+class LivePoolSpec:
+    """One pool of an experiment: its name, true rate per second and server, and the guess it is configured with."""
+
+    name: str
+    rate: float
+    guess: float
+    servers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSystem:
+    """Addresses of a running dispatcher, and its processes for tests that hurt them. rows: its decision rows."""
+
+    url: str
+    admin: str
+    rows: Path
+    workers: dict[str, Child]
+    dispatcher: Child
+
+    async def state(self, session: aiohttp.ClientSession) -> dict[str, Any]:
+        """GET /state."""
+        async with session.get(f"{self.admin}/state") as answer:
+            found: dict[str, Any] = await answer.json()
+            return found
+
+
+@contextlib.asynccontextmanager
+async def live_system(
+    policy: str, pools: Sequence[LivePoolSpec], seed: int = 1, report: bool = True, service: str = "exp",
+    options: dict[str, Any] | None = None, extra: str = "",
+) -> AsyncIterator[LiveSystem]:  # fmt: skip
+    """Worker pools and a dispatcher in front of them. Pool i draws its services from the stream `work/i` of `seed`, so
+    two systems of one seed serve alike. extra: more TOML for the dispatcher's file, top-level keys."""
+    async with contextlib.AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="lased-")))
+        workers, addresses = {}, {}
+        for i, pool in enumerate(pools):
+            arguments = ["--listen", "127.0.0.1:0", "--rate", str(pool.rate), "--servers", str(pool.servers),
+                         "--service", service, "--seed", str(seed), "--stream", f"work/{i}", "--name", pool.name,
+                         "--report" if report else "--no-report"]  # fmt: skip
+            workers[pool.name] = await stack.enter_async_context(started("workers", arguments, folder))
+        for pool in pools:
+            addresses[pool.name] = await workers[pool.name].line("listening on")
+        rows, file = folder / "rows.jsonl", folder / "dispatcher.toml"
+        file.write_text(_configuration(policy, options or {}, pools, addresses, rows, seed, extra))
+        dispatcher = await stack.enter_async_context(started("dispatcher", ["serve", "--config", str(file)], folder))
+        url = await dispatcher.line("listening on")
+        admin = await dispatcher.line("admin on")
+        yield LiveSystem(f"http://{url}", f"http://{admin}", rows, workers, dispatcher)
+
+
+def _configuration(
+    policy: str, options: dict[str, Any], pools: Sequence[LivePoolSpec], addresses: dict[str, str], rows: Path,
+    seed: int, extra: str,
+) -> str:  # fmt: skip
+    lines = [
+        'listen = "127.0.0.1:0"',
+        'admin = "127.0.0.1:0"',
+        f"seed = {seed}",
+        f"rows = {json.dumps(str(rows))}",
+        extra,
+    ]
+    lines += ["[policy]", f"name = {json.dumps(policy)}"]
+    lines += [f"options.{key} = {json.dumps(value)}" for key, value in options.items()]
+    for pool in pools:
+        lines += ["[[pools]]", f"name = {json.dumps(pool.name)}", f'url = "http://{addresses[pool.name]}"',
+                  f"servers = {pool.servers}", f"guess = {float(pool.guess)}", f"true_rate = {float(pool.rate)}"]  # fmt: skip
+    return "\n".join(lines) + "\n"

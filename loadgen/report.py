@@ -1,0 +1,179 @@
+"""What a person sees: live displays and closing tables, by rich. Everything here goes to a console that is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from loadgen.attack import Attack
+from loadgen.demo import Run, Sample, Scene, rate_ratio
+from loadgen.metrics import Summary
+
+PLAIN_EVERY = 5.0  # seconds between two lines where there is no terminal
+
+
+def milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:.1f} ms"
+
+
+def summary_table(summary: Summary) -> Table:
+    """The result of an attack."""
+    table = Table(
+        title=f"{summary.completed} of {summary.sent} requests answered, {summary.verdict}", title_justify="left"
+    )
+    for column in ("", "mean", "p50", "p90", "p99", "p99.9", "max"):
+        table.add_column(column, justify="left" if not column else "right")
+    for name, times in (
+        ("response, from the planned time", summary.latency),
+        ("service, from the sending", summary.service),
+    ):
+        table.add_row(name, *(milliseconds(times[key]) for key in ("mean", "p50", "p90", "p99", "p999", "max")))
+    return table
+
+
+def attack_progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total} sent, {task.fields[open]} open"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
+
+
+class Screen(Protocol):
+    """Shows a demo while it runs."""
+
+    def __enter__(self) -> Screen: ...
+    def __exit__(self, *error: object) -> None: ...
+    def watch(self, policy: str, sample: Sample, attack: Attack) -> None: ...
+
+
+class PlainScreen:
+    """A line now and then, for logs and pipes."""
+
+    def __init__(self, scene: Scene, console: Console) -> None:
+        self._console = console
+        self._next = 0.0
+        self._policy = ""
+
+    def __enter__(self) -> PlainScreen:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def watch(self, policy: str, sample: Sample, attack: Attack) -> None:
+        if policy != self._policy:
+            self._policy, self._next = policy, PLAIN_EVERY
+        if sample.at >= self._next:
+            self._next += PLAIN_EVERY
+            ratio, error = rate_ratio(sample.state)
+            spread = f" ± {1.96 * error:.2f}" if error else ""
+            regret = sample.state["regret"]["total"]
+            self._console.print(
+                f"{policy} {sample.at:4.0f} s: {attack.sent} sent, regret {regret}, rate ratio {ratio:.2f}{spread}"
+            )
+
+
+class LiveScreen:
+    """The pools, what is believed of them, and the regret, redrawn as they change."""
+
+    def __init__(self, scene: Scene, console: Console) -> None:
+        self._scene = scene
+        self._progress = Progress(TextColumn("{task.description:<8}"), BarColumn(40), TextColumn("{task.fields[said]}"),
+                                  TimeRemainingColumn())  # fmt: skip
+        self._bars = {
+            policy: self._progress.add_task(policy, total=scene.duration, said="") for policy in scene.policies
+        }
+        self._live = Live(self._progress, console=console, refresh_per_second=8)
+
+    def __enter__(self) -> LiveScreen:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.__exit__(None, None, None)
+
+    def watch(self, policy: str, sample: Sample, attack: Attack) -> None:
+        said = f"{attack.sent} sent, {attack.in_flight} open, regret {sample.state['regret']['total']}"
+        self._progress.update(self._bars[policy], completed=min(sample.at, self._scene.duration), said=said)
+        self._live.update(
+            Group(Panel(self._pools(sample.state), title=f"policy {policy}", expand=False), self._progress)
+        )
+
+    def _pools(self, state: Mapping[str, Any]) -> Group:
+        table = Table(box=None, padding=(0, 2))
+        for column in ("pool", "true rate", "guess", "estimate", "95 % interval", "seen", "in flight"):
+            table.add_column(column, justify="left" if column == "pool" else "right")
+        for pool in state["pools"]:
+            low, high = pool["interval"]
+            table.add_row(
+                pool["name"], f"{pool['true_rate']:g}/s", f"{pool['guess']:g}/s", f"{pool['estimate']:.1f}/s",
+                f"{low:.1f} … {high:.1f}" if high else "unknown", str(pool["observations"]), "●" * pool["in_flight"] or "-",
+            )  # fmt: skip
+        ratio, error = rate_ratio(state)
+        interval = f" ± {1.96 * error:.2f}" if error else ""
+        regret, episode = state["regret"], state["episode"]
+        causes = ", ".join(f"{count} by {cause}" for cause, count in regret.items() if cause != "total" and count)
+        return Group(
+            table,
+            Text(f"\nrate ratio {ratio:.2f}{interval}, truly {self._scene.true_ratio:g}"),
+            Text(f"regret     {regret['total']} of {state['decisions']} decisions{': ' + causes if causes else ''}"),
+            Text(f"episode    {episode['number']}{', exploring' if episode['explored'] else ''}"),
+        )
+
+
+def demo_table(scene: Scene, runs: Sequence[Run]) -> Table:
+    """The closing summary."""
+    table = Table(
+        title=f"{scene.lam:g} requests a second for {scene.duration:g} s, the same for both", title_justify="left"
+    )
+    table.add_column("")
+    summaries = [run.summary() for run in runs]
+    for run in runs:
+        table.add_column(run.policy, justify="right")
+
+    def row(label: str, *cells: str) -> None:
+        table.add_row(label, *cells)
+
+    row("requests answered", *(str(s["requests"]) for s in summaries))
+    row("mean response", *(milliseconds(s["mean_response"]) for s in summaries))
+    row("p99 response", *(milliseconds(s["p99_response"]) for s in summaries))
+    for pool in scene.pools:
+        row(f"share of {pool.name} ({pool.rate:g}/s)", *(f"{s['shares'][pool.name]:.1%}" for s in summaries))
+    row(f"rate ratio (truly {scene.true_ratio:g})", *(_ratio(s) for s in summaries))
+    row("episodes", *(str(s["episodes"]) for s in summaries))
+    row("forced trials", *(str(s["explorations"]) for s in summaries))
+    row("regret: wrong decisions", *(str(s["regret"]) for s in summaries))
+    row("… in the second half", *(str(s["regret_second_half"]) for s in summaries))
+    return table
+
+
+def _ratio(summary: Mapping[str, Any]) -> str:
+    error = summary["rate_ratio_standard_error"]
+    return f"{summary['rate_ratio_estimate']:.2f}" + (f" ± {1.96 * error:.2f}" if error else " (never tried)")
+
+
+def demo_verdict(scene: Scene, runs: Sequence[Run]) -> str:
+    """What the numbers of this run say, in a sentence a policy."""
+    said = []
+    for run in runs:
+        summary, n = run.summary(), max(1, len(run.rows))
+        error = summary["rate_ratio_standard_error"]
+        wrong, late = summary["regret"], summary["regret_second_half"]
+        if error and abs(summary["rate_ratio_estimate"] - scene.true_ratio) <= 3 * error and late <= 0.01 * n:
+            said.append(f"{run.policy} found out: {wrong} wrong decisions of {n}, {late} in the second half.")
+        elif wrong > 0.9 * n:
+            said.append(f"{run.policy} never found out: {wrong} wrong decisions of {n}.")
+        else:
+            said.append(f"{run.policy}: {wrong} wrong decisions of {n}, {late} in the second half.")
+    return "\n".join(said)

@@ -1,0 +1,70 @@
+"""What many replications of one scenario say together, and the trace of one."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dispatcher.recorders.memory import Row
+from loadgen.sim.model import Result, Scenario
+
+
+def mean_and_se(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and its standard error, 0 for a single value.
+
+    >>> mean_and_se([1.0, 3.0])
+    (2.0, 1.0)
+    """
+    n = len(values)
+    return float(np.mean(values)), float(np.std(values, ddof=1) / n**0.5) if n > 1 else 0.0
+
+
+def summary(scenario: Scenario, results: Sequence[Result], seed: int) -> dict[str, Any]:
+    """What `simulate --json` prints; means over the replications."""
+    regret, se = mean_and_se([result.regret for result in results])
+    return {
+        "policy": scenario.policy,
+        "lam": scenario.lam,
+        "mu": list(scenario.mu),
+        "guess": list(scenario.guess),
+        "arrivals": scenario.arrivals,
+        "reps": len(results),
+        "seed": seed,
+        "regret_mean": regret,
+        "regret_se": se,
+        "regret_curve": np.mean([result.regret_curve for result in results], axis=0).tolist(),
+        "mean_in_system": mean_and_se([result.mean_in_system for result in results])[0],
+        "mean_response": mean_and_se([result.mean_response for result in results])[0],
+        "shares": np.mean([result.shares for result in results], axis=0).tolist(),
+        "estimates": np.mean([result.estimates for result in results], axis=0).tolist(),
+        "episodes": float(np.mean([result.episodes for result in results])),
+        "explored_episodes": float(np.mean([result.explored_episodes for result in results])),
+    }
+
+
+def write_trace(rows: Sequence[Row], path: Path) -> None:
+    """One decision a line: n,time,q1…qn,server,phase,regret,episode,rate1…raten; servers are numbered from 1."""
+    pools = range(1, len(rows[0].pools) + 1) if rows else ()
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(
+            (
+                "n",
+                "time",
+                *(f"q{i}" for i in pools),
+                "server",
+                "phase",
+                "regret",
+                "episode",
+                *(f"rate{i}" for i in pools),
+            )
+        )
+        for row in rows:
+            writer.writerow(
+                (row.n, row.time, *row.in_flight, row.pools.index(row.pool) + 1, row.phase.value, row.regret, row.episode,
+                 *row.rates)
+            )  # fmt: skip
