@@ -81,6 +81,14 @@ def numbers(text: str, name: str) -> tuple[float, ...]:
     return values
 
 
+def whole_numbers(text: str, name: str) -> tuple[int, ...]:
+    """ "1,4" as whole numbers. Raises ConfigError."""
+    values = numbers(text, name)
+    if any(value != int(value) for value in values):
+        raise ConfigError(f"--{name} must be whole numbers, not {text}")
+    return tuple(int(value) for value in values)
+
+
 @app.command(epilog="Example: lased-loadgen attack http://127.0.0.1:8080/ --rate 30 --duration 20 --seed 1 --json")
 def attack(
     url: Annotated[str, typer.Argument(help="Where to send GET requests.")],
@@ -168,7 +176,7 @@ def simulate(
         mu=rates,
         guess=numbers(guess, "guess") if guess else rates,
         arrivals=arrivals,
-        servers=tuple(int(c) for c in numbers(servers, "servers")) if servers else (),
+        servers=whole_numbers(servers, "servers") if servers else (),
         options=dict(_option(text) for text in option or []),
         service=service,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -46,11 +47,12 @@ def distribution(times: NDArray[np.float64]) -> dict[str, float | None]:
     """
     if not len(times):
         return dict.fromkeys(("mean", *PERCENTILES, "max"))
-    values = np.percentile(times, list(PERCENTILES.values()), method="inverted_cdf")
+    ordered, n = np.sort(times), len(times)
+    at = {name: max(0, math.ceil(n * share / 100 - 1e-9) - 1) for name, share in PERCENTILES.items()}
     return {
         "mean": float(times.mean()),
-        **{name: float(value) for name, value in zip(PERCENTILES, values, strict=True)},
-        "max": float(times.max()),
+        **{name: float(ordered[i]) for name, i in at.items()},
+        "max": float(ordered[-1]),
     }
 
 

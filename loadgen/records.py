@@ -36,18 +36,18 @@ class Records:
     @property
     def response(self) -> NDArray[np.float64]:
         """done − planned of the completed ones: what a user would have waited, whoever was late."""
-        return (self.done - self.planned)[self.completed]
+        return np.asarray((self.done - self.planned)[self.completed])
 
     @property
     def service(self) -> NDArray[np.float64]:
         """done − sent of the completed ones: what the system took, the generator's lateness left out."""
-        return (self.done - self.sent)[self.completed]
+        return np.asarray((self.done - self.sent)[self.completed])
 
     @property
     def lateness(self) -> NDArray[np.float64]:
         """sent − planned of all that were sent."""
-        late: NDArray[np.float64] = (self.sent - self.planned)[~np.isnan(self.sent)]
-        return late
+        late = self.sent - self.planned
+        return np.asarray(late[~np.isnan(late)])
 
     def write_csv(self, path: Path) -> None:
         with path.open("w", newline="", encoding="utf-8") as file:

@@ -118,7 +118,7 @@ class LiveScreen:
             low, high = pool["interval"]
             table.add_row(
                 pool["name"], f"{pool['true_rate']:g}/s", f"{pool['guess']:g}/s", f"{pool['estimate']:.1f}/s",
-                f"{low:.1f} … {high:.1f}" if high else "unknown", str(pool["observations"]), "●" * pool["in_flight"] or "-",
+                f"{low:.1f} … {high:.1f}" if high else "unknown", str(pool["observations"]), str(pool["in_flight"]),
             )  # fmt: skip
         ratio, error = rate_ratio(state)
         interval = f" ± {1.96 * error:.2f}" if error else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -59,7 +60,7 @@ def pool(
     try:
         asyncio.run(serve(LivePool(law, servers, capacity), host, port, name, report))
     except OSError as error:
-        raise fail(f"cannot listen on {listen}: {error.strerror}", 1) from None
+        raise fail(f"cannot listen on {listen}: {os.strerror(error.errno or 0)}", 1) from None
 
 
 async def serve(live: LivePool, host: str, port: int, name: str, report: bool) -> None:

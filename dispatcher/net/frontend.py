@@ -192,7 +192,7 @@ class ClientConnection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - our own bug: counted, logged, and the client told
             self._forwarder.events.internal_error(error)
             self.write(own_answer(500, "internal error", keep_alive=False))
-        self._close_gently()
+        self._close_gently(self._reader.rest != b"" or not self.upload_complete)
 
     def _next_request(self) -> None:
         self._request = None
@@ -237,15 +237,16 @@ class ClientConnection(asyncio.Protocol):
         if self._exchange is None:
             self._request = None
             self.write(own_answer(error.status, str(error), keep_alive=False))
-            self._close_gently()
+            self._close_gently(linger=True)
         else:
             self._exchange.refuse(error)
 
-    def _close_gently(self) -> None:
-        """Let the client read what was written; it may still be sending, and a reset would destroy our answer."""
+    def _close_gently(self, linger: bool) -> None:
+        """Close when what was written has gone out. linger: the client may still be sending, and a reset would destroy
+        our answer: end our side only and read on for a while."""
         if self._lingering or self._transport is None or self._transport.is_closing():
             return
-        if self._reader.rest or not self.upload_complete:
+        if linger:
             self._lingering = True
             self._hold(PIPELINE_FULL | UPLOAD_WAITS | POOL_SLOW, False)
             if self._transport.can_write_eof():

@@ -99,12 +99,13 @@ class LivePoolSpec:
 
 @dataclass(frozen=True, slots=True)
 class LiveSystem:
-    """Addresses of a running dispatcher, and its processes for tests that hurt them. rows: its decision rows."""
+    """A running dispatcher and its pools: addresses, processes, and `rows`, the file of its decisions."""
 
     url: str
     admin: str
     rows: Path
     workers: dict[str, Child]
+    addresses: dict[str, str]
     dispatcher: Child
 
     async def state(self, session: aiohttp.ClientSession) -> dict[str, Any]:
@@ -136,7 +137,7 @@ async def live_system(
         dispatcher = await stack.enter_async_context(started("dispatcher", ["serve", "--config", str(file)], folder))
         url = await dispatcher.line("listening on")
         admin = await dispatcher.line("admin on")
-        yield LiveSystem(f"http://{url}", f"http://{admin}", rows, workers, dispatcher)
+        yield LiveSystem(f"http://{url}", f"http://{admin}", rows, workers, addresses, dispatcher)
 
 
 def _configuration(
@@ -153,6 +154,6 @@ def _configuration(
     lines += ["[policy]", f"name = {json.dumps(policy)}"]
     lines += [f"options.{key} = {json.dumps(value)}" for key, value in options.items()]
     for pool in pools:
-        lines += ["[[pools]]", f"name = {json.dumps(pool.name)}", f'url = "http://{addresses[pool.name]}"',
-                  f"servers = {pool.servers}", f"guess = {float(pool.guess)}", f"true_rate = {float(pool.rate)}"]  # fmt: skip
+        lines += ["[[pools]]", f"name = {json.dumps(pool.name)}", f'url = "http://{addresses[pool.name]}"']
+        lines += [f"servers = {pool.servers}", f"guess = {float(pool.guess)}", f"true_rate = {float(pool.rate)}"]
     return "\n".join(lines) + "\n"

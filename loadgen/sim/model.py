@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 from dispatcher import registry
@@ -52,6 +53,11 @@ class Scenario:
         for name, values in (("guess", self.guess), ("servers", self.servers or self.mu)):
             if len(values) != len(self.mu):
                 raise ConfigError(f"{name} has {len(values)} values for {len(self.mu)} pools; give one a pool")
+
+        try:
+            parse(self.service, self.mu[0], Random(0))
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
 
     def pools(self) -> list[PoolSpec]:
         servers = self.servers or (1,) * len(self.mu)

@@ -51,20 +51,9 @@ def write_trace(rows: Sequence[Row], path: Path) -> None:
     pools = range(1, len(rows[0].pools) + 1) if rows else ()
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(
-            (
-                "n",
-                "time",
-                *(f"q{i}" for i in pools),
-                "server",
-                "phase",
-                "regret",
-                "episode",
-                *(f"rate{i}" for i in pools),
-            )
-        )
+        states, rates = ([f"{name}{i}" for i in pools] for name in ("q", "rate"))
+        writer.writerow(("n", "time", *states, "server", "phase", "regret", "episode", *rates))
         for row in rows:
-            writer.writerow(
-                (row.n, row.time, *row.in_flight, row.pools.index(row.pool) + 1, row.phase.value, row.regret, row.episode,
-                 *row.rates)
-            )  # fmt: skip
+            server = row.pools.index(row.pool) + 1
+            decided = (server, row.phase.value, row.regret, row.episode)
+            writer.writerow((row.n, row.time, *row.in_flight, *decided, *row.rates))

@@ -1,0 +1,133 @@
+"""Service times seen from outside: exact for FCFS, right in sum for any work-conserving pool, never from failures."""
+
+import heapq
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatcher.core import service
+from dispatcher.core.fleet import Pool
+from dispatcher.core.service import ENOUGH, WINDOW, Overhead, QuantileWindow, ServiceClock
+from dispatcher.core.types import Decision, Job, PoolSpec, Ticket
+from workers.station import Station
+
+
+def ticket(pool, n, now):
+    return Ticket(Job(n), Decision(pool.id), now, pool)
+
+
+def observe(jobs, servers=1, overhead=0.0):
+    """jobs: (arrival, work), in order; served FCFS. Yields (observed, work), in order of departure."""
+    pool = Pool(PoolSpec("a", servers=servers))
+    clock, station, events = ServiceClock(pool), Station(servers), []
+    for n, (at, work) in enumerate(jobs):
+        heapq.heappush(events, (at, 1, n, work))
+    there = {}
+    while events:
+        now, kind, n, work = heapq.heappop(events)
+        if kind == 1:
+            there[n] = ticket(pool, n, now)
+            clock.arrived(there[n], now)
+            finish = station.admit(now + overhead / 2, work) + overhead / 2
+            heapq.heappush(events, (finish, 0, n, work))
+        else:
+            yield clock.departed(there[n], now, True), work
+
+
+def poisson_jobs(n, lam, mu, seed):
+    dice, at, jobs = Random(seed), 0.0, []
+    for _ in range(n):
+        at += dice.expovariate(lam)
+        jobs.append((at, dice.expovariate(mu)))
+    return jobs
+
+
+@pytest.mark.parametrize("servers", [1, 2, 5])
+def test_fcfs_services_are_seen_exactly(servers, monkeypatch):
+    monkeypatch.setattr(service, "ENOUGH", 10**9)  # no correction of an overhead that is not there
+    for observed, work in observe(poisson_jobs(2000, 0.8 * servers, 1.0, seed=servers), servers):
+        assert observed == pytest.approx(work, abs=1e-9)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 5), st.floats(0.01, 5)), min_size=1, max_size=30), st.integers(0, 2**20))
+def test_over_a_busy_period_the_times_add_up_to_the_busy_time_whatever_the_order(jobs, seed):
+    """A pool with one processor that may serve in any order: departures at any instants at which it is busy."""
+    dice = Random(seed)
+    pool = Pool(PoolSpec("a"))
+    clock = ServiceClock(pool)
+    now, there, total, busy, began = 0.0, [], 0.0, 0.0, 0.0
+    for n, (gap, _) in enumerate(jobs):
+        now += gap
+        if not there:
+            began = now
+        there.append(ticket(pool, n, now - 1e-12))
+        clock.arrived(there[-1], now)
+        while there and dice.random() < 0.5:
+            now += dice.random()
+            total += clock.departed(there.pop(dice.randrange(len(there))), now, True)
+            if not there:
+                busy += now - began
+    while there:
+        now += 0.5
+        total += clock.departed(there.pop(dice.randrange(len(there))), now, True)
+        if not there:
+            busy += now - began
+    assert total == pytest.approx(busy, abs=1e-6)
+
+
+def test_what_was_in_flight_when_a_request_failed_teaches_nothing():
+    pool = Pool(PoolSpec("a"))
+    clock = ServiceClock(pool)
+    first, second, third = (ticket(pool, n, float(n)) for n in range(3))
+    for one in (first, second):
+        clock.arrived(one, one.routed_at)
+    assert clock.departed(first, 2.0, False) is None
+    clock.arrived(third, 2.5)
+    third.routed_at = 2.5
+    assert clock.departed(second, 3.0, True) is None
+    assert clock.departed(third, 4.0, True) == 1.0
+
+
+def test_a_request_cancelled_while_it_waited_gives_its_place_up():
+    pool = Pool(PoolSpec("a"))
+    clock = ServiceClock(pool)
+    tickets = [ticket(pool, n, float(n)) for n in range(2)]
+    for one in tickets:
+        clock.arrived(one, one.routed_at)
+    assert clock.departed(tickets[1], 1.5, False) is None
+    late = ticket(pool, 3, 1.6)
+    clock.arrived(late, 1.6)
+    clock.departed(tickets[0], 5.0, True)
+    assert clock.departed(late, 7.0, True) == 2.0
+
+
+@pytest.mark.parametrize(("law", "tolerance"), [("exponential", 0.02), ("fixed", 0.002)])
+def test_the_overhead_of_idle_starts_is_learned_and_taken_off(law, tolerance):
+    """Rate 200, load 0.5, an overhead of a tenth of a service: uncorrected the mean would be 5 % too long."""
+    jobs = poisson_jobs(20_000, 100.0, 200.0, seed=5)
+    if law == "fixed":
+        jobs = [(at, 0.005) for at, _ in jobs]
+    seen = list(observe(jobs, overhead=0.0005))
+    error = sum(observed for observed, _ in seen) / sum(work for _, work in seen) - 1
+    assert abs(error) < tolerance
+
+
+def test_nothing_is_corrected_before_both_kinds_were_seen():
+    overhead = Overhead()
+    for _ in range(ENOUGH):
+        overhead.learn_one(2.0, began_idle=True)
+    assert overhead.predict_one() == 0.0
+    for _ in range(ENOUGH):
+        overhead.learn_one(1.5, began_idle=False)
+    assert overhead.predict_one() == 0.5
+
+
+def test_the_quantile_window_forgets_what_is_old_and_stays_bounded():
+    window = QuantileWindow()
+    for x in range(3 * WINDOW):
+        window.learn_one(float(x))
+    assert len(window) == WINDOW
+    assert window.predict_one() == pytest.approx(2 * WINDOW + 0.1 * (WINDOW - 1))

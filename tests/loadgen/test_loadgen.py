@@ -1,0 +1,150 @@
+"""Schedules, pacing, stamps and summaries; and an attack on a server that answers as told."""
+
+import asyncio
+import math
+from random import Random
+
+import numpy as np
+import pytest
+from aiohttp import web
+
+from loadgen.arrivals import Constant, Poisson, parse, schedule
+from loadgen.attack import Attack
+from loadgen.metrics import distribution, summarize
+from loadgen.pacer import Pacer
+from loadgen.records import Records
+
+
+def test_a_poisson_schedule_is_the_stream_summed_up_and_not_rescaled():
+    offsets = schedule(Poisson(100.0, Random("1/arrivals")), 50.0)
+    stream, at, expected = Random("1/arrivals"), 0.0, []
+    while (at := at + stream.expovariate(100.0)) < 50.0:
+        expected.append(at)
+    assert offsets.tolist() == expected
+    assert abs(len(offsets) - 5000) < 4 * math.sqrt(5000)
+    assert np.all(np.diff(offsets) > 0)
+
+
+def test_poisson_gaps_are_exponential():
+    gaps = np.sort(np.diff(schedule(Poisson(50.0, Random(5)), 200.0)))
+    n = len(gaps)
+    distance = np.max(np.abs(np.arange(1, n + 1) / n - (1 - np.exp(-50.0 * gaps))))
+    assert distance < 1.95 / math.sqrt(n), "Kolmogorov and Smirnov at the level 0.001"
+
+
+def test_a_constant_schedule_is_even():
+    assert schedule(Constant(4.0), 1.01).tolist() == [0.25, 0.5, 0.75, 1.0]
+
+
+@pytest.mark.parametrize(("name", "rate", "message"), [("x", 1.0, "unknown"), ("poisson", 0.0, "positive"),
+                                                       ("constant", math.inf, "positive")])  # fmt: skip
+def test_processes_that_are_none(name, rate, message):
+    with pytest.raises(ValueError, match=message):
+        parse(name, rate, Random(1))
+
+
+@pytest.mark.parametrize("duration", [0.0, -1.0, math.inf, 1e12])
+def test_durations_that_are_none(duration):
+    with pytest.raises(ValueError, match=r"duration|over 50,000,000"):
+        schedule(Constant(10.0), duration)
+
+
+async def test_the_pacer_fires_all_in_order_and_never_early():
+    loop, fired = asyncio.get_running_loop(), []
+    offsets = schedule(Poisson(2000.0, Random(3)), 0.2)
+    pacer = Pacer(offsets, lambda i, planned: fired.append((i, planned, loop.time())))
+    start = loop.time() + 0.01
+    await pacer.run(start)
+    assert [i for i, _, _ in fired] == list(range(len(offsets)))
+    assert [planned for _, planned, _ in fired] == (start + offsets).tolist()
+    assert all(at >= planned for _, planned, at in fired)
+
+
+async def test_a_late_pacer_sends_late_rather_than_never():
+    loop, fired = asyncio.get_running_loop(), []
+    pacer = Pacer(np.array([0.0, 0.1, 0.2]), lambda i, planned: fired.append(i))
+    await pacer.run(loop.time() - 10)
+    assert fired == [0, 1, 2]
+
+
+async def test_a_stopped_pacer_stops():
+    loop, fired = asyncio.get_running_loop(), []
+    pacer = Pacer(np.arange(1000) * 0.001, lambda i, planned: (fired.append(i), pacer.stop()))
+    await pacer.run(loop.time())
+    assert fired == [0]
+
+
+def records(planned, sent, done, status):
+    made = Records(np.array(planned))
+    made.sent[:], made.done[:], made.status[:] = sent, done, status
+    return made
+
+
+def test_latency_counts_from_the_planned_time():
+    summary = summarize(records([0.0, 1.0], [0.5, 1.0], [0.6, 1.2], [200, 200]), 1.0, 2.0)
+    assert summary.latency["mean"] == pytest.approx(0.4)
+    assert summary.service["mean"] == pytest.approx(0.15)
+    assert summary.lateness_p99 == 0.5
+    assert summary.verdict == "valid with warnings"
+
+
+def test_failures_and_what_was_never_sent_are_told_apart():
+    nan = math.nan
+    summary = summarize(records([0, 1, 2, 3], [0, 1, 2, nan], [0.1, 1.1, nan, nan], [200, 502, 0, 0]), 1.0, 4.0)
+    assert (summary.sent, summary.completed, summary.failed) == (3, 1, 2)
+    assert summary.status == {"200": 1, "502": 1, "none": 1}
+    assert any("2 of 3 requests failed" in warning for warning in summary.warnings)
+
+
+def test_a_run_that_did_not_offer_its_rate_is_invalid():
+    summary = summarize(records([0, 1, 2], [0, 5, 10], [0.1, 5.1, 10.1], [200] * 3), 1.0, 3.0)
+    assert summary.verdict == "invalid"
+
+
+def test_a_run_without_an_answer_is_invalid_and_has_no_times():
+    summary = summarize(records([0.0], [0.0], [math.nan], [0]), 1.0, 1.0)
+    assert summary.verdict == "invalid"
+    assert summary.latency["p99"] is None
+
+
+def test_percentiles_are_values_that_happened():
+    values = np.arange(1, 1001) / 1000
+    assert distribution(values) == {"mean": pytest.approx(0.5005), "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99,
+                                    "p999": 0.999, "max": 1.0}  # fmt: skip
+
+
+@pytest.fixture
+async def target():
+    """A server that keeps the first request until the last has come: only an open loop gets through."""
+    seen, gate = [], asyncio.Event()
+
+    async def handle(request):
+        seen.append(request.path)
+        if len(seen) == 150:
+            gate.set()
+        await gate.wait()
+        return web.Response(text="ok", headers={"X-Pool": "a"}, status=500 if len(seen) == 1 else 200)
+
+    runner = web.ServerRunner(web.Server(handle))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}/x"
+    gate.set()
+    await runner.cleanup()
+
+
+async def test_nothing_caps_the_requests_in_flight(target, tmp_path):
+    attack = Attack(target, np.arange(150) * 0.001, timeout=20.0)
+    done = await attack.run()
+    assert (attack.sent, attack.answered, attack.in_flight) == (150, 150, 0)
+    assert done.completed.all()
+    assert set(done.pools) == {"a"}
+    done.write_csv(tmp_path / "requests.csv")
+    assert len((tmp_path / "requests.csv").read_text().splitlines()) == 151
+
+
+async def test_what_is_not_answered_in_time_counts_as_failed(target):
+    attack = Attack(target, np.array([0.0, 0.01]), timeout=0.2)
+    done = await attack.run()
+    assert done.status.tolist() == [0, 0]
+    assert attack.in_flight == 0

@@ -1,0 +1,98 @@
+"""The configuration: what is refused says where and why in one line; what is accepted comes out typed."""
+
+from pathlib import Path
+
+import pytest
+
+from dispatcher.config import load
+from dispatcher.errors import ConfigError
+
+GOOD = """
+listen = "127.0.0.1:8080"
+admin  = "127.0.0.1:9090"
+[policy]
+name = "lased"
+options = { n0 = 7, c = 3.0, alpha = 1.0 }
+[[pools]]
+name = "small"
+url = "http://127.0.0.1:9001"
+servers = 1
+guess = 5.0
+true_rate = 5.0
+[[pools]]
+name = "large"
+url = "http://127.0.0.1:9002"
+guess = 0.1
+true_rate = 10.0
+"""
+POOL = '[[pools]]\nname = "a"\nurl = "http://127.0.0.1:9001"\n'
+
+
+def write(tmp_path, text):
+    path = tmp_path / "dispatcher.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_contracts_example(tmp_path):
+    config = load(write(tmp_path, GOOD), {}, {})
+    assert [pool.spec.guess for pool in config.pools] == [5.0, 0.1]
+    assert config.pools[1].address == ("127.0.0.1", 9002)
+    assert config.policy.options == {"n0": 7, "c": 3.0, "alpha": 1.0}
+    assert config.settings.limits.head_bytes == 16384
+    assert config.settings.timeouts.answer == 60.0
+
+
+def test_the_shipped_example_is_good():
+    config = load(Path(__file__).parent.parent / "deploy" / "dispatcher.toml", {}, {})
+    assert [pool.name for pool in config.pools] == ["small", "large"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (POOL + "guess = -3", "pools.0.guess: input should be greater than 0, not -3"),
+        (POOL + "gues = 3.0", "pools.0.gues: unknown key (did you mean 'guess'?)"),
+        ("lisen = 'x'\n" + POOL, "lisen: unknown key (did you mean 'listen'?)"),
+        ("[timeouts]\nanswr = 3\n" + POOL, "timeouts.answr: unknown key (did you mean 'answer'?)"),
+        ("[limits]\nheaders = -1\n" + POOL, "limits.headers: input should be greater than or equal to 0, not -1"),
+        ("listen = 'localhost'\n" + POOL, "listen: must be HOST:PORT, as in 127.0.0.1:8080, not 'localhost'"),
+        ("listen = 'localhost:99999'\n" + POOL, "listen: must be HOST:PORT"),
+        (POOL + POOL, "pools: two pools are named 'a'; names must differ"),
+        ('[[pools]]\nname = "a"', "pools.0.url: is missing"),
+        ('[[pools]]\nname = "a"\nurl = "https://x:1"', "pools.0.url: must be http://HOST:PORT without a path"),
+        ('[[pools]]\nname = "a"\nurl = "http://x:1/y"', "pools.0.url: must be http://HOST:PORT without a path"),
+        ('[[pools]]\nname = "a"\nurl = "http://x:99999"', "pools.0.url: "),
+        ('[[pools]]\nname = "a b"\nurl = "http://x:1"', "pools.0.name: string should match pattern"),
+        (POOL + 'servers = "2"', "pools.0.servers: input should be a valid integer, not '2'"),
+        (POOL + "servers = 0", "pools.0.servers: input should be greater than or equal to 1, not 0"),
+        (POOL + "guess = nan", "pools.0.guess: "),
+        ("", "pools: there must be at least one; give [[pools]] or --pool NAME=URL"),
+        ("x = ", "not TOML"),
+        ("policy = 3\n" + POOL, "policy: input should be"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path, text, message):
+    with pytest.raises(ConfigError) as refused:
+        load(write(tmp_path, text), {}, {})
+    assert message in str(refused.value)
+    assert "dispatcher.toml" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: No such file"):
+        load(tmp_path / "nowhere.toml", {}, {})
+
+
+def test_the_environment_overrides_the_file_and_flags_override_both(tmp_path):
+    path = write(tmp_path, GOOD)
+    environment = {"LASED_LISTEN": "127.0.0.1:1", "LASED_TIMEOUTS_ANSWER": "2.5", "LASED_POLICY_NAME": "jsq",
+                   "LASED_SERVICE_PORT_HTTP": "tcp://10.0.0.1:80"}  # fmt: skip
+    config = load(path, environment, {"listen": "127.0.0.1:2"})
+    assert (config.listen, config.settings.timeouts.answer, config.policy.name) == ("127.0.0.1:2", 2.5, "jsq")
+
+
+def test_a_bad_value_in_the_environment_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"timeouts\.answer: input should be a valid number, not 'soon'"):
+        load(write(tmp_path, GOOD), {"LASED_TIMEOUTS_ANSWER": "soon"}, {})

@@ -1,0 +1,147 @@
+"""The stand-in pools: laws with the right means, the exact schedule, a bounded queue, clients that leave."""
+
+import asyncio
+import math
+from io import BytesIO
+from random import Random
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from workers.distributions import LAWS, Fixed, parse
+from workers.server import LivePool, QueueFullError, make_server
+from workers.station import Station
+
+SQUARED_CV = {"exp": 1.0, "fixed": 0.0, "lognormal:cv=2": 4.0, "lognormal:cv=0.5": 0.25, "hyperexp:cv=3": 9.0}
+
+
+@pytest.mark.parametrize("text", SQUARED_CV)
+def test_every_law_has_the_mean_of_its_rate_and_its_own_spread(text):
+    n, rate = 40_000, 20.0
+    law = parse(text, rate, Random(7))
+    drawn = [law.sample(0.0) for _ in range(n)]
+    mean = sum(drawn) / n
+    variance = sum((x - mean) ** 2 for x in drawn) / n
+    assert law.mean(0.0) == 1 / rate
+    assert abs(mean * rate - 1) <= 4 * math.sqrt(SQUARED_CV[text] / n) + 1e-9
+    assert variance * rate**2 == pytest.approx(SQUARED_CV[text], rel=0.35, abs=1e-9)
+    assert min(drawn) > 0
+
+
+def test_exponential_draws_are_those_of_the_named_stream():
+    law, stream = parse("exp", 5.0, Random("3/work/0")), Random("3/work/0")
+    assert [law.sample(0.0) for _ in range(5)] == [stream.expovariate(5.0) for _ in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("gauss", "known: exp"), ("exp:cv=2", "takes no option cv"), ("lognormal:cv=x", "must be a number"),
+     ("lognormal:cv=0", "cv must be positive"), ("hyperexp:cv=0.5", "at least 1"), ("lognormal:cv=nan", "cv must be")],
+)  # fmt: skip
+def test_laws_that_are_none_are_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse(text, 1.0, Random(1))
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize("name", LAWS)
+def test_rates_that_are_none_are_refused(name, rate):
+    with pytest.raises(ValueError, match="rate must be positive"):
+        parse(name, rate, Random(1))
+
+
+def test_a_station_with_servers_is_fcfs():
+    station = Station(2)
+    assert [station.admit(at, work) for at, work in [(0, 5), (1, 1), (1, 1), (1, 1), (7, 1)]] == [5, 2, 3, 4, 8]
+
+
+def test_a_station_needs_a_server():
+    with pytest.raises(ValueError, match="at least 1 server"):
+        Station(0)
+
+
+async def test_the_schedule_is_exact_however_late_the_timers_are():
+    """100 jobs of 1 ms at once: the last ends 100 ms after the first began, not 100 timer errors later."""
+    pool = LivePool(Fixed(1000.0, Random(1)))
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await asyncio.gather(*(pool.serve() for _ in range(100)))
+    assert 0.1 <= loop.time() - began < 0.15
+    assert (pool.served, pool.busy_time) == (100, pytest.approx(0.1))
+
+
+async def test_a_full_queue_refuses():
+    pool = LivePool(Fixed(1.0, Random(1)), capacity=2)
+    held = [asyncio.ensure_future(pool.serve()) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(QueueFullError):
+        await pool.serve()
+    for job in held:
+        job.cancel()
+
+
+async def test_a_waiting_job_whose_client_leaves_is_dropped_and_one_in_service_goes_on():
+    pool = LivePool(Fixed(20.0, Random(1)))
+    first, second, third = (asyncio.ensure_future(pool.serve()) for _ in range(3))
+    await asyncio.sleep(0)
+    second.cancel()
+    first.cancel()
+    assert await third == 0.05
+    assert (pool.served, pool.dropped) == (2, 1)
+
+
+@pytest.fixture
+async def serve():
+    runners = []
+
+    async def start(pool, **more):
+        runner = web.ServerRunner(make_server(pool, "w", **more))
+        await runner.setup()
+        runners.append(runner)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return f"http://127.0.0.1:{runner.addresses[0][1]}/"
+
+    yield start
+    for runner in runners:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("report", [True, False])
+async def test_an_answer_tells_who_served_and_how_long(serve, report):
+    url = await serve(LivePool(Fixed(200.0, Random(1))), report=report)
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url + "any/path", data=BytesIO(b"x" * 3_000_000)) as answer,
+    ):
+        assert answer.status == 200
+        assert answer.headers["X-Pool"] == "w"
+        assert answer.headers.get("Server-Timing") == ("service;dur=5.000000" if report else None)
+
+
+async def test_a_full_pool_answers_503(serve):
+    pool = LivePool(Fixed(2.0, Random(1)), capacity=1)
+    url = await serve(pool)
+    async with aiohttp.ClientSession() as session:
+        first = asyncio.ensure_future(session.get(url))
+        while "1 of 1 busy" not in repr(pool):
+            await asyncio.sleep(0.001)
+        async with session.get(url) as second:
+            assert second.status == 503
+            assert "Retry-After" in second.headers
+        (await first).release()
+
+
+async def test_a_client_that_leaves_while_it_waits_is_noticed(serve):
+    pool = LivePool(Fixed(5.0, Random(1)))
+    url = await serve(pool)
+    async with aiohttp.ClientSession() as session:
+        first = asyncio.ensure_future(session.get(url))
+        second = asyncio.ensure_future(session.get(url))
+        while "1 waiting" not in repr(pool):
+            await asyncio.sleep(0.001)
+        second.cancel()
+        (await first).release()
+        while not pool.dropped:
+            await asyncio.sleep(0.001)
+        assert pool.served == 1
