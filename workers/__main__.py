@@ -80,7 +80,7 @@ async def serve(live: LivePool, host: str, port: int, name: str, report: bool) -
         await ended.wait()
     finally:
         await runner.cleanup()
-    mean = f", mean service {live.busy_time / live.served * 1e3:.3f} ms" if live.served else ""
+    mean = f", mean service {live.busy_time / live.served * 1e3:.6f} ms" if live.served else ""
     typer.echo(f"served {live.served}, dropped {live.dropped}{mean}", err=True)
 
 

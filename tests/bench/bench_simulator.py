@@ -1,0 +1,50 @@
+"""Arrivals a second in the object-driven simulator, beside a loop with nothing but the arithmetic of SED in it."""
+
+import heapq
+import statistics
+import time
+from random import Random
+
+from rich.table import Table
+
+from loadgen.sim.model import Scenario, simulate
+
+ARRIVALS, ROUNDS = 60_000, 5
+SCENE = {"lam": 1.8, "mu": (1.0, 2.0), "guess": (1.0, 2.0), "arrivals": ARRIVALS}
+
+
+def bare(lam, mu, guess, arrivals):
+    """The peer: two queues, SED inline, no objects, no learning, no regret."""
+    gap, work = Random("1/arrivals"), [Random("1/work/0"), Random("1/work/1")]
+    q, free, heap, now = [0, 0], [0.0, 0.0], [], 0.0
+    for _ in range(arrivals):
+        now += gap.expovariate(lam)
+        while heap and heap[0][0] <= now:
+            q[heapq.heappop(heap)[1]] -= 1
+        i = 0 if (q[0] + 1) / mu[0] <= (q[1] + 1) / mu[1] else 1
+        q[i] += 1
+        free[i] = max(free[i], now) + work[i].expovariate(mu[i])
+        heapq.heappush(heap, (free[i], i))
+
+
+def timed(job):
+    began = time.perf_counter()
+    job()
+    return ARRIVALS / (time.perf_counter() - began)
+
+
+def run():
+    policies = ("lased", "greedy", "sed", "jsq")
+    rates = {name: [] for name in ("bare loop", *policies)}
+    for _ in range(ROUNDS):
+        rates["bare loop"].append(timed(lambda: bare(**SCENE)))
+        for policy in policies:
+            rates[policy].append(timed(lambda policy=policy: simulate(Scenario(policy, **SCENE), 1)))
+    table = Table(title=f"Simulation, two pools, one core: {ROUNDS} rounds in turn of {ARRIVALS:,} arrivals")
+    for column in ("", "arrivals a second, median", "least", "of the bare loop"):
+        table.add_column(column, justify="right" if column else "left")
+    peer = statistics.median(rates["bare loop"])
+    for name, values in rates.items():
+        median = statistics.median(values)
+        table.add_row(name, f"{median:,.0f}", f"{min(values):,.0f}", f"{median / peer:.2f}")
+    return table
