@@ -15,6 +15,7 @@ from aiohttp import web
 
 from workers.distributions import parse
 from workers.server import LivePool, make_server
+from workers.timing import precise_loop
 
 app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
@@ -58,7 +59,8 @@ def pool(
     except ValueError as error:
         raise fail(str(error), 2) from None
     try:
-        asyncio.run(serve(LivePool(law, servers, capacity), host, port, name, report))
+        with asyncio.Runner(loop_factory=precise_loop) as runner:
+            runner.run(serve(LivePool(law, servers, capacity), host, port, name, report))
     except OSError as error:
         raise fail(f"cannot listen on {listen}: {os.strerror(error.errno or 0)}", 1) from None
 

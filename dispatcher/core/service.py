@@ -19,9 +19,9 @@ from collections import OrderedDict, deque
 from dispatcher.core.fleet import Pool
 from dispatcher.core.types import Ticket
 
-QUANTILE = 0.1
+QUANTILE = 0.05  # low, where the density of common laws is high; not so low that jitter decides
 WINDOW = 4096
-ENOUGH = 32
+ENOUGH = 8
 
 
 class QuantileWindow:

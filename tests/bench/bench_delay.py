@@ -22,9 +22,7 @@ async def response(policy, seed):
 
 
 def run():
-    table = Table(
-        title=f"Pools of 40 and 200/s, {LAM:g} requests a second (load 0.6), {SECONDS:g} s a run, equal guesses"
-    )
+    table = Table(title=f"Pools of 40 and 200/s, {LAM:g} requests a second (load 0.6), {SECONDS:g} s a run")
     for column in ("seed", "policy", "mean", "p99", "theory", "lased ÷ jsq"):
         table.add_column(column, justify="right")
     for seed in SEEDS:

@@ -45,9 +45,12 @@ def run():
     first, second, front, ours = free_ports(4)
     serve = 'location / { default_type text/plain; return 200 "hello world\\n"; }'
     ups = "".join(f"server {{ listen 127.0.0.1:{port}; {serve} }}" for port in (first, second))
-    proxy = (f"upstream u {{ least_conn; server 127.0.0.1:{first}; server 127.0.0.1:{second}; keepalive 64; "
-             f"keepalive_requests 10000000; }} server {{ listen 127.0.0.1:{front}; location / {{ proxy_pass http://u; "
-             'proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header X-Forwarded-For $remote_addr; } }')  # fmt: skip
+    proxy = (
+        f"upstream u {{ least_conn; server 127.0.0.1:{first}; server 127.0.0.1:{second}; "
+        f"keepalive 64; keepalive_requests 10000000; }} "
+        f"server {{ listen 127.0.0.1:{front}; location / {{ proxy_pass http://u; proxy_http_version 1.1; "
+        'proxy_set_header Connection ""; proxy_set_header X-Forwarded-For $remote_addr; } }'
+    )
     pools = [f"--pool={name}=http://127.0.0.1:{port}" for name, port in (("a", first), ("b", second))]
     command = [sys.executable, "-m", "dispatcher", "serve", *pools, f"--listen=127.0.0.1:{ours}", "--admin=127.0.0.1:0"]
     rates = {"nginx 1 worker, least_conn": [], "lased-dispatcher, policy lased": []}
@@ -66,9 +69,7 @@ def run():
             for process in running:
                 process.terminate()
                 process.wait()
-    table = Table(
-        title=f"Forwarding small GETs, wrk -t1 -c{CLIENTS}, {ROUNDS} rounds of {SECONDS} s in turn, 2 cores for all"
-    )
+    table = Table(title=f"Forwarding small GETs, wrk -t1 -c{CLIENTS}, {ROUNDS} rounds of {SECONDS} s in turn")
     for column in ("", "requests a second, median", "of nginx"):
         table.add_column(column, justify="right" if column else "left")
     peer = statistics.median(rates["nginx 1 worker, least_conn"])

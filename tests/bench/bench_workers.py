@@ -1,4 +1,4 @@
-"""Whether a pool serves as fast as it says: a saturated pool of fixed services, served over elapsed against its rate."""
+"""Whether a pool serves as fast as it says: a saturated pool of fixed services, served over elapsed."""
 
 import asyncio
 from pathlib import Path

@@ -130,4 +130,4 @@ def test_the_quantile_window_forgets_what_is_old_and_stays_bounded():
     for x in range(3 * WINDOW):
         window.learn_one(float(x))
     assert len(window) == WINDOW
-    assert window.predict_one() == pytest.approx(2 * WINDOW + 0.1 * (WINDOW - 1))
+    assert window.predict_one() == pytest.approx(2 * WINDOW + service.QUANTILE * (WINDOW - 1))
