@@ -54,7 +54,7 @@ class Router:
         self.fleet.open_one(pool)
         ticket = Ticket(job, decision, now, pool)
         if self._clocks is not None:
-            self._clock(pool).arrived(ticket, now)
+            self._clock(pool).arrived(ticket)
         return ticket
 
     def settle(self, ticket: Ticket, now: float, outcome: Outcome, service_time: float | None = None) -> Completion:
@@ -69,7 +69,7 @@ class Router:
         pool, served = ticket.pool, outcome is Outcome.OK
         self.fleet.close_one(pool)
         if self._clocks is not None:
-            inferred = self._clock(pool).departed(ticket, now, served)
+            inferred = self._clock(pool).departed(ticket, now, served, told=service_time is not None)
             service_time = inferred if service_time is None else service_time
             if not pool.in_flight and pool.id not in self.fleet:
                 del self._clocks[pool]

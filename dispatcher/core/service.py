@@ -4,67 +4,96 @@ The pool is taken as FCFS with c servers. `ServiceClock` gives every instant in 
 request, so over a busy period the observed times add up to the busy time whatever the true order of service; number
 of services ÷ sum of times is then right at empty instants even for a pool that shares its processor.
 
-A request that began on a busy pool carries no overhead: both ends of its service were seen equally late. One that
-began on an idle pool carries the wire and the proxies. The two kinds draw from one law but for that shift, so a low
-quantile of each tells the shift (the means would tell it too, but need some ten times as many observations for an
-exponential law); a request that began idle is corrected by it. Until enough of both kinds were seen nothing is
-corrected, and the first few estimates are too slow by the overhead.
+Between a request's leaving here and its coming back lie its service and an overhead o, the wire and the programs at
+both ends. A request that waits for its predecessor shows none of it: both ends of its service are seen equally late.
+One that comes to an idle pool shows all of it. So a service is taken to begin at max(predecessor's end, arrival + o),
+and o is learned from the shift between the two kinds (`Overhead`). Until enough of both kinds were seen o is 0, and
+the first few estimates are too slow by it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
+from typing import NamedTuple
 
 from dispatcher.core.fleet import Pool
 from dispatcher.core.types import Ticket
 
-QUANTILE = 0.05  # low, where the density of common laws is high; not so low that jitter decides
-WINDOW = 4096
-ENOUGH = 8
+WINDOW = 2048  # observations of each kind that the overhead is learned from
+ENOUGH = 8  # of each kind, before anything is corrected
+EVERY = 32  # observations between two looks at them
+SHARE = 0.25  # the part of the observations, from below, that is compared
+HALVINGS = 20
 
 
-class QuantileWindow:
-    """A quantile of the last `WINDOW` observations, exactly; 2 · 8 bytes each."""
+class SortedWindow:
+    """The last `WINDOW` observations, in order of size."""
 
-    __slots__ = ("_ordered", "_recent")
+    __slots__ = ("_recent", "ordered")
 
     def __init__(self) -> None:
         self._recent: deque[float] = deque()
-        self._ordered: list[float] = []
-
-    def __len__(self) -> int:
-        return len(self._ordered)
+        self.ordered: list[float] = []
 
     def learn_one(self, x: float) -> None:
         self._recent.append(x)
-        insort(self._ordered, x)
-        if len(self._ordered) > WINDOW:
-            del self._ordered[bisect_left(self._ordered, self._recent.popleft())]
+        insort(self.ordered, x)
+        if len(self.ordered) > WINDOW:
+            del self.ordered[bisect_left(self.ordered, self._recent.popleft())]
 
-    def predict_one(self) -> float:
-        at = QUANTILE * (len(self._ordered) - 1)
-        low = int(at)
-        high = min(low + 1, len(self._ordered) - 1)
-        return self._ordered[low] + (at - low) * (self._ordered[high] - self._ordered[low])
+    def capped_mean(self, cap: float, shift: float) -> float:
+        """The mean of min(x − shift, cap)."""
+        below = bisect_left(self.ordered, cap + shift)
+        n = len(self.ordered)
+        return (sum(self.ordered[:below]) - below * shift + (n - below) * cap) / n
 
 
 class Overhead:
-    """What a request on an idle pool spends outside its service, learned from both kinds of request (seconds)."""
+    """The shift between services seen from an idle pool and from a busy one, which draw from one law.
 
-    __slots__ = ("_busy", "_idle")
+    It is the shift that makes the means of min(x, cap) equal, the cap being a low quantile of the busy kind. For an
+    exponential law that is several times as exact as the shift of the means, whose noise is all in the long services;
+    it is exact for a fixed law too, and averages over the jitter of the overhead where a shift of minima would not.
+    """
+
+    __slots__ = ("_busy", "_idle", "_until_look", "seconds")
 
     def __init__(self) -> None:
-        self._idle = QuantileWindow()
-        self._busy = QuantileWindow()
+        self._idle = SortedWindow()
+        self._busy = SortedWindow()
+        self._until_look = EVERY
+        self.seconds = 0.0
 
     def learn_one(self, x: float, began_idle: bool) -> None:
         (self._idle if began_idle else self._busy).learn_one(x)
+        self._until_look -= 1
+        if not self._until_look:
+            self._until_look = EVERY
+            self._look()
 
-    def predict_one(self) -> float:
-        if min(len(self._idle), len(self._busy)) < ENOUGH:
-            return 0.0
-        return max(0.0, self._idle.predict_one() - self._busy.predict_one())
+    def _look(self) -> None:
+        idle, busy = self._idle.ordered, self._busy.ordered
+        if min(len(idle), len(busy)) < ENOUGH:
+            return
+        cap = busy[int(SHARE * len(busy))]
+        wanted = self._busy.capped_mean(cap, 0.0)
+        low, high = 0.0, idle[-1]
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            if self._idle.capped_mean(cap, middle) >= wanted * (1 - 1e-9):
+                low = middle
+            else:
+                high = middle
+        self.seconds = low
+
+
+class _Start(NamedTuple):
+    """since: when the service began, as it looks from here. began_idle: on a free server; None where that is not sure:
+    its server came free before it got there, but we could not know yet, or another request overtook it."""
+
+    since: float
+    began_idle: bool | None
 
 
 class ServiceClock:
@@ -72,53 +101,56 @@ class ServiceClock:
 
     >>> from dispatcher.core.types import Decision, Job, PoolSpec
     >>> pool = Pool(PoolSpec("a")); clock = ServiceClock(pool)
-    >>> first, second = (Ticket(Job(n), Decision("a"), 0.0, pool) for n in (1, 2))
-    >>> clock.arrived(first, 0.0); clock.arrived(second, 1.0)
-    >>> clock.departed(first, 3.0, True), clock.departed(second, 4.5, True)
+    >>> first, second = (Ticket(Job(n), Decision("a"), float(n), pool) for n in range(2))
+    >>> clock.arrived(first); clock.arrived(second)
+    >>> clock.departed(first, 3.0, served=True), clock.departed(second, 4.5, served=True)
     (3.0, 1.5)
     """
 
-    __slots__ = ("_blind_before", "_overhead", "_pool", "_running", "_waiting")
+    __slots__ = ("_blind_before", "_pool", "_running", "_waiting", "overhead")
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._running: dict[Ticket, tuple[float, bool]] = {}  # ticket -> (since, began on an idle server)
+        self._running: dict[Ticket, _Start] = {}
         self._waiting: OrderedDict[Ticket, None] = OrderedDict()
-        self._overhead = Overhead()
         self._blind_before = float("-inf")
+        self.overhead = Overhead()
 
-    def arrived(self, ticket: Ticket, now: float) -> None:
+    def arrived(self, ticket: Ticket) -> None:
         if len(self._running) < self._pool.servers:
-            self._running[ticket] = (now, True)
+            self._running[ticket] = _Start(ticket.routed_at + self.overhead.seconds, began_idle=True)
         else:
             self._waiting[ticket] = None
 
-    def departed(self, ticket: Ticket, now: float, served: bool) -> float | None:
+    def departed(self, ticket: Ticket, now: float, served: bool, told: bool = False) -> float | None:
         """The ticket's service time; None if it was not served, or if a failure makes it a guess.
 
-        After a failed or cancelled request the pool may still be busy with it, unseen: whatever was in flight on the
-        pool at that moment gives no observation.
+        told: the pool said it itself, so that nothing need be worked out. After a failed or cancelled request the pool
+        may still be busy with it, unseen: whatever was in flight on the pool at that moment gives no observation.
         """
-        raw, began_idle = self._leave(ticket, now, served)
+        start = self._leave(ticket, now, served)
         if not served:
             self._blind_before = now
+        if start is None or not served or told or ticket.routed_at <= self._blind_before:
             return None
-        if raw is None or ticket.routed_at <= self._blind_before:
-            return None
-        self._overhead.learn_one(raw, began_idle)
-        return max(0.0, raw - self._overhead.predict_one()) if began_idle else raw
+        if start.began_idle is not None:
+            self.overhead.learn_one(now - (ticket.routed_at if start.began_idle else start.since), start.began_idle)
+        return max(0.0, now - start.since)
 
-    def _leave(self, ticket: Ticket, now: float, served: bool) -> tuple[float | None, bool]:
-        started = self._running.pop(ticket, None)
-        if started is None:
-            del self._waiting[ticket]
-            if not served:
-                return None, False
-            # It overtook the one we took to be in service: it gets that one's time, which begins anew.
-            oldest = next(iter(self._running))
-            started = self._running[oldest]
-            self._running[oldest] = (now, False)
-            return now - started[0], started[1]
-        if self._waiting:
-            self._running[self._waiting.popitem(last=False)[0]] = (now, False)
-        return now - started[0], started[1]
+    def _leave(self, ticket: Ticket, now: float, served: bool) -> _Start | None:
+        """Take the ticket out and let the next one begin; the start of the service that ends with it."""
+        start = self._running.pop(ticket, None)
+        if start is not None:
+            if self._waiting:
+                following = self._waiting.popitem(last=False)[0]
+                arrival = following.routed_at + self.overhead.seconds
+                self._running[following] = _Start(max(now, arrival), began_idle=False if now >= arrival else None)
+            return start
+        del self._waiting[ticket]
+        if not served:
+            return None
+        # It overtook the one we took to be in service: it gets that one's time, which begins anew.
+        oldest = next(iter(self._running))
+        overtaken = self._running[oldest]
+        self._running[oldest] = _Start(now, began_idle=None)
+        return _Start(overtaken.since, began_idle=None)
