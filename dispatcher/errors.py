@@ -28,10 +28,15 @@ class InternalError(DispatcherError):
 
 
 class RequestError(DispatcherError):
-    """One request cannot be served as asked. `status` is the answer it gets, `reason` a bounded word for metrics."""
+    """One request cannot be served as asked.
+
+    status: the answer it gets. reason: a bounded word for metrics. public: what the client is told; the message itself
+    may name pools and addresses and is for logs.
+    """
 
     status = 500
     reason = "error"
+    public = "the request cannot be served"
 
 
 class BadRequest(RequestError):
@@ -41,6 +46,7 @@ class BadRequest(RequestError):
         super().__init__(message)
         self.status = status
         self.reason = reason
+        self.public = message
 
 
 class NoPoolAvailable(RequestError):
@@ -48,6 +54,7 @@ class NoPoolAvailable(RequestError):
 
     status = 503
     reason = "no_pool"
+    public = "no pool is available"
 
 
 class UpstreamUnreachable(RequestError):
@@ -55,6 +62,7 @@ class UpstreamUnreachable(RequestError):
 
     status = 502
     reason = "connect"
+    public = "the pool cannot be reached"
 
 
 class UpstreamConnectTimeout(UpstreamUnreachable):
@@ -62,6 +70,7 @@ class UpstreamConnectTimeout(UpstreamUnreachable):
 
     status = 504
     reason = "connect_timeout"
+    public = "the pool did not accept a connection in time"
 
 
 class UpstreamStale(RequestError):
@@ -69,6 +78,7 @@ class UpstreamStale(RequestError):
 
     status = 502
     reason = "stale"
+    public = "the pool closed the connection without an answer"
 
 
 class UpstreamProtocolError(RequestError):
@@ -76,6 +86,7 @@ class UpstreamProtocolError(RequestError):
 
     status = 502
     reason = "protocol"
+    public = "the pool gave no proper answer"
 
 
 class UpstreamTimeout(RequestError):
@@ -83,10 +94,4 @@ class UpstreamTimeout(RequestError):
 
     status = 504
     reason = "timeout"
-
-
-class ClientDisconnected(RequestError):
-    """The client left before its answer was complete. 499 is what logs call it; nobody sees it."""
-
-    status = 499
-    reason = "client"
+    public = "the pool did not answer in time"

@@ -14,7 +14,7 @@ ALLOWED = {  # the longest prefix of a module's name counts; itself is always al
     "dispatcher.estimators": ["dispatcher.core"],
     "dispatcher.policies": ["dispatcher.core", "dispatcher.estimators", "dispatcher.errors"],
     "dispatcher.registry": ["dispatcher.core.interfaces", "dispatcher.errors"],
-    "dispatcher.recorders": ["dispatcher.core"],
+    "dispatcher.recorders": ["dispatcher.core", "dispatcher.errors"],
     "dispatcher.testing": ["dispatcher.core", "dispatcher.errors"],
     "dispatcher.net": ["dispatcher.core", "dispatcher.errors"],
     "dispatcher.net.admin": ["dispatcher.core", "dispatcher.errors", "dispatcher.net", "dispatcher.recorders"],

@@ -12,7 +12,7 @@ from dispatcher.core.fleet import Fleet, Pool, View
 from dispatcher.core.interfaces import Policy, Recorder
 from dispatcher.core.service import ServiceClock
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, Ticket
-from dispatcher.errors import InternalError, NoPoolAvailable, PolicyError
+from dispatcher.errors import ConfigError, InternalError, NoPoolAvailable, PolicyError
 
 NOTHING: frozenset[str] = frozenset()
 
@@ -83,17 +83,19 @@ class Router:
         return done
 
     def apply(self, change: Change, now: float) -> None:
-        """A pool joins or leaves. Raises ConfigError where fleet or policy refuse; the fleet is then as before."""
+        """A pool joins or leaves. Raises ConfigError where fleet or policy refuse one; the fleet is then as before."""
         if isinstance(change, Added):
             self.fleet.add(change.spec)
         else:
             self.fleet.remove(change.pool)
         try:
             self.policy.adapt(change, self.fleet)
-        except BaseException:
+        except ConfigError:
             if isinstance(change, Added):
                 self.fleet.remove(change.spec.id)
             raise
+        except Exception as error:  # noqa: BLE001 - a stranger's code: the fleet is right already
+            self._fault("adapt", error, now)
         for recorder in self._recorders:
             recorder.changed(change, now)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from dispatcher.errors import RequestError
+
 
 class Events(Protocol):
     """Called on the hot path, so each must be quick. Every word given is from a bounded set."""
@@ -12,7 +14,7 @@ class Events(Protocol):
         """A routed request is over: status as the client saw it (499 if it left), seconds from its head to the end."""
         ...
 
-    def upstream_failed(self, pool: str, reason: str) -> None: ...
+    def upstream_failed(self, pool: str, error: RequestError) -> None: ...
     def retried(self, reason: str) -> None: ...
     def rejected(self, reason: str) -> None:
         """A request was refused before it was routed."""

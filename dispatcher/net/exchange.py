@@ -7,6 +7,7 @@ waits for the end.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Protocol
@@ -105,13 +106,17 @@ class Exchange:
         """Serve the request. Raises nothing but CancelledError, when the client has left."""
         forwarder = self._forwarder
         began_at = forwarder.clock()
-        status = CLIENT_LEFT
+        status = 500
         try:
             error = await self._tries()
-            status = self._response.status if self._response is not None else 0
             if error is not None:
                 status = error.status
                 self._answer_error(error)
+            elif self._response is not None:
+                status = self._response.status
+        except asyncio.CancelledError:
+            status = CLIENT_LEFT
+            raise
         finally:
             if self._pool:
                 forwarder.events.answered(self._pool, status, forwarder.clock() - began_at)
@@ -162,7 +167,7 @@ class Exchange:
             return error  # the client broke its own upload: nothing to hold against the pool
         except RequestError as error:
             outcome = Outcome.TIMED_OUT if error.status == 504 else Outcome.FAILED
-            forwarder.events.upstream_failed(pool, error.reason)
+            forwarder.events.upstream_failed(pool, error)
             return error
         finally:
             if outcome is Outcome.CANCELLED and self._answered_at is not None:
@@ -180,12 +185,22 @@ class Exchange:
 
     def _answer_error(self, error: RequestError) -> None:
         """An answer of our own, or a broken one if the pool's has begun."""
-        if self._response is not None:
-            self.keep_alive = False
-            self._client.break_off(undetectable=self._response.length is Body.UNTIL_CLOSE and not self._chunked)
+        if self.begun:
+            self.break_off()
             return
         self.keep_alive = self.keep_alive and self._client.upload_complete
-        self._client.write(own_answer(error.status, str(error), self.keep_alive, self.method))
+        self._client.write(own_answer(error.status, error.public, self.keep_alive, self.method))
+
+    @property
+    def begun(self) -> bool:
+        """The head of the pool's answer has gone to the client."""
+        return self._response is not None
+
+    def break_off(self) -> None:
+        """End the client's connection so that it sees a broken answer."""
+        self.keep_alive = False
+        assert self._response is not None
+        self._client.break_off(undetectable=self._response.length is Body.UNTIL_CLOSE and not self._chunked)
 
     def refuse(self, error: BadRequest) -> None:
         """The client's body turned out malformed or too large: stop here and say so."""

@@ -14,7 +14,9 @@ from typing import Protocol
 from dispatcher.errors import BadRequest
 
 CHUNK_LINE_LIMIT = 4096  # bytes of a chunk-size line with its extensions
-TRAILER_LIMIT = 16384
+TRAILER_LIMIT = 16384  # bytes of all of them
+CR = 13
+WAIT = -1
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*")
@@ -58,7 +60,7 @@ class Reader:
     limit, 431 if a head is, 400 for what is no HTTP/1.1 framing. After an error the reader must not be fed again.
     """
 
-    __slots__ = ("_at", "_head_limit", "_remaining", "_sink", "_trailers", "rest")
+    __slots__ = ("_at", "_head_limit", "_remaining", "_sink", "_trailer_bytes", "_trailers", "rest")
 
     def __init__(self, sink: Sink, head_limit: int) -> None:
         self._sink = sink
@@ -66,6 +68,7 @@ class Reader:
         self._at = _At.HEAD
         self._remaining = 0
         self._trailers: list[bytes] = []
+        self._trailer_bytes = 0
         self.rest = b""  # bytes not looked at yet: an unfinished line or head, or what follows a complete message
 
     @property
@@ -89,36 +92,42 @@ class Reader:
         if self.rest:
             data = self.rest + data
             self.rest = b""
-        while data:
-            at = self._at
-            if at is _At.HEAD:
-                step = self._head(data)
-            elif at is _At.LENGTH:
-                step = self._length(data)
-            elif at is _At.UNTIL_CLOSE:
-                self._sink.on_data(data)
+        at, end = 0, len(data)
+        while at < end:
+            state = self._at
+            if state is _At.HEAD:
+                following = self._head(data, at)
+            elif state is _At.LENGTH:
+                following = self._length(data, at)
+            elif state is _At.UNTIL_CLOSE:
+                self._sink.on_data(data[at:] if at else data)
                 return
-            elif at is _At.DONE:
-                step = None
+            elif state is _At.DONE:
+                following = WAIT
             else:
-                step = self._chunked(data)
-            if step is None:
-                self.rest = data
+                following = self._chunked(data, at)
+            if following == WAIT:
+                self.rest = data[at:] if at else data
                 return
-            data = step
+            at = following
 
-    def _head(self, data: bytes) -> bytes | None:
-        """One step each: the bytes that are left, None if more are needed (or wanted later)."""
-        if data.startswith(b"\r\n"):  # RFC 9112 2.2: an empty line before a request is ignored
-            return data[2:]
-        end = data.find(b"\r\n\r\n") + 4
-        if end < 4 or end > self._head_limit:
-            self._check_head(data, end)
-            return None
-        self._begin(self._sink.on_head(data[:end]))
+    # Each step takes the position at which it begins and answers where it ended, or WAIT if it needs more bytes (or may
+    # not go on yet). Nothing is cut off on the way: a body of tiny chunks must not cost a copy of the rest for each.
+
+    def _head(self, data: bytes, at: int) -> int:
+        start = (
+            at + 2 if data.startswith(b"\r\n", at) else at
+        )  # RFC 9112 2.2: an empty line before a request is ignored
+        if start > at and data.startswith(b"\r\n", start):
+            raise BadRequest("more than one empty line before the request")
+        end = data.find(b"\r\n\r\n", start) + 4
+        if end < 4 or end - start > self._head_limit:
+            self._check_head(data[start:], end - start)
+            return WAIT
+        self._begin(self._sink.on_head(data[start:end]))
         if self._at is _At.DONE and self._sink.on_end([]):
             self._at = _At.HEAD
-        return data[end:]
+        return end
 
     def _check_head(self, data: bytes, end: int) -> None:
         if max(len(data), end) > self._head_limit:
@@ -131,6 +140,7 @@ class Reader:
     def _begin(self, body: int | Body) -> None:
         if body is Body.CHUNKED:
             self._at = _At.CHUNK_LINE
+            self._trailer_bytes = 0
         elif body is Body.UNTIL_CLOSE:
             self._at = _At.UNTIL_CLOSE
         else:
@@ -144,68 +154,68 @@ class Reader:
         if self._sink.on_end(trailers):
             self._at = _At.HEAD
 
-    def _length(self, data: bytes) -> bytes:
-        n = self._remaining
-        if len(data) < n:
-            self._remaining = n - len(data)
-            self._sink.on_data(data)
-            return b""
-        self._remaining = 0
-        self._sink.on_data(data if len(data) == n else data[:n])
-        self._end()
-        return data[n:]
+    def _data(self, data: bytes, at: int) -> int:
+        """As much of the body, or of a chunk, as is here."""
+        end = min(at + self._remaining, len(data))
+        self._remaining -= end - at
+        self._sink.on_data(data if end - at == len(data) else data[at:end])
+        return end
 
-    def _chunked(self, data: bytes) -> bytes | None:
-        at = self._at
-        if at is _At.CHUNK_LINE:
-            return self._chunk_line(data)
-        if at is _At.TRAILERS:
-            return self._trailer(data)
-        if at is _At.CHUNK_END:
-            if len(data) < 2 and data == b"\r":
-                return None
-            if not data.startswith(b"\r\n"):
-                raise BadRequest("a chunk is longer than its size says")
-            self._at = _At.CHUNK_LINE
-            return data[2:]
-        n = self._remaining
-        self._sink.on_data(data[:n])
-        self._remaining = max(0, n - len(data))
+    def _length(self, data: bytes, at: int) -> int:
+        end = self._data(data, at)
         if not self._remaining:
-            self._at = _At.CHUNK_END
-        return data[n:]
+            self._end()
+        return end
 
-    def _line(self, data: bytes, limit: int) -> int:
-        """Where the CRLF of the line is; -1 if it is not here yet."""
-        end = data.find(b"\n", 0, limit)
+    def _chunked(self, data: bytes, at: int) -> int:
+        state = self._at
+        if state is _At.CHUNK_LINE:
+            return self._chunk_line(data, at)
+        if state is _At.CHUNK_DATA:
+            end = self._data(data, at)
+            if not self._remaining:
+                self._at = _At.CHUNK_END
+            return end
+        if state is _At.TRAILERS:
+            return self._trailer(data, at)
+        if data.startswith(b"\r\n", at):
+            self._at = _At.CHUNK_LINE
+            return at + 2
+        if data[at] == CR and at + 1 == len(data):
+            return WAIT
+        raise BadRequest("a chunk is longer than its size says")
+
+    def _line(self, data: bytes, at: int, limit: int) -> int:
+        """Where the CRLF of the line is; WAIT if it is not here yet."""
+        end = data.find(b"\n", at, at + limit)
         if end < 0:
-            if len(data) >= limit:
+            if len(data) - at >= limit:
                 raise BadRequest("a chunk-size line or trailer is too long")
-            return -1
-        if end == 0 or data[end - 1] != 13:
+            return WAIT
+        if end == at or data[end - 1] != CR:
             raise BadRequest("a line of the chunked body ends in a bare LF")
         return end - 1
 
-    def _chunk_line(self, data: bytes) -> bytes | None:
-        end = self._line(data, CHUNK_LINE_LIMIT)
-        if end < 0:
-            return None
-        match = _CHUNK_LINE.fullmatch(data, 0, end)
+    def _chunk_line(self, data: bytes, at: int) -> int:
+        end = self._line(data, at, CHUNK_LINE_LIMIT)
+        if end == WAIT:
+            return WAIT
+        match = _CHUNK_LINE.fullmatch(data, at, end)
         if match is None:
             raise BadRequest("a chunk-size line is malformed")
         self._remaining = int(match[1], 16)
         self._at = _At.CHUNK_DATA if self._remaining else _At.TRAILERS
-        return data[end + 2 :]
+        return end + 2
 
-    def _trailer(self, data: bytes) -> bytes | None:
-        end = self._line(data, TRAILER_LIMIT)
-        if end < 0:
-            return None
-        if end:
-            line = data[:end]
-            if not _TRAILER.fullmatch(line) or sum(map(len, self._trailers)) + end > TRAILER_LIMIT:
-                raise BadRequest("the trailers of the chunked body are malformed or too long")
-            self._trailers.append(line)
-        else:
+    def _trailer(self, data: bytes, at: int) -> int:
+        end = self._line(data, at, TRAILER_LIMIT)
+        if end == WAIT:
+            return WAIT
+        if end == at:
             self._end()
-        return data[end + 2 :]
+        else:
+            self._trailer_bytes += end - at
+            if not _TRAILER.fullmatch(data, at, end) or self._trailer_bytes > TRAILER_LIMIT:
+                raise BadRequest("the trailers of the chunked body are malformed or too long")
+            self._trailers.append(data[at:end])
+        return end + 2

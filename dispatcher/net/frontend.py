@@ -47,8 +47,10 @@ class ClientConnection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._upload_to: PoolConnection | None = None
         self._upload: list[bytes] = []  # pieces of the body that came before there was a connection to send them on
+        self._upload_size = 0
         self._body_size = 0
         self._holds = 0
+        self._deaf = False  # what more comes cannot be understood, or does not matter
         self._lingering = False
         self.draining = False
         self.address = b""
@@ -68,7 +70,7 @@ class ClientConnection(asyncio.Protocol):
         self._task = self._loop.create_task(self._serve())
 
     def data_received(self, data: bytes) -> None:
-        if self._lingering:
+        if self._deaf:
             return
         reader = self._reader
         if self._request is not None and self.upload_complete:
@@ -122,7 +124,8 @@ class ClientConnection(asyncio.Protocol):
             self._upload_to.upload(data)
             return
         self._upload.append(data)
-        if sum(map(len, self._upload)) > UPLOAD_HELD:
+        self._upload_size += len(data)
+        if self._upload_size > UPLOAD_HELD:
             self._hold(UPLOAD_WAITS, True)
 
     def on_end(self, trailers: list[bytes]) -> bool:
@@ -146,6 +149,7 @@ class ClientConnection(asyncio.Protocol):
         for data in self._upload:
             connection.upload(data)
         self._upload.clear()
+        self._upload_size = 0
         if self.upload_complete:
             connection.upload_end()
         self._hold(UPLOAD_WAITS, False)
@@ -191,12 +195,16 @@ class ClientConnection(asyncio.Protocol):
             raise
         except Exception as error:  # noqa: BLE001 - our own bug: counted, logged, and the client told
             self._forwarder.events.internal_error(error)
-            self.write(own_answer(500, "internal error", keep_alive=False))
+            if self._exchange is not None and self._exchange.begun:
+                self._exchange.break_off()
+            else:
+                self.write(own_answer(500, "internal error", keep_alive=False))
         self._close_gently(self._reader.rest != b"" or not self.upload_complete)
 
     def _next_request(self) -> None:
         self._request = None
         self._upload.clear()
+        self._upload_size = 0
         self._timer.set(self._settings.timeouts.keepalive)
         try:
             self._reader.next()
@@ -234,9 +242,10 @@ class ClientConnection(asyncio.Protocol):
     def _refuse(self, error: BadRequest) -> None:
         """The request cannot be understood, or may not go on: nothing after it can be read either."""
         self._forwarder.events.rejected(error.reason)
+        self._deaf = True
         if self._exchange is None:
             self._request = None
-            self.write(own_answer(error.status, str(error), keep_alive=False))
+            self.write(own_answer(error.status, error.public, keep_alive=False))
             self._close_gently(linger=True)
         else:
             self._exchange.refuse(error)
@@ -247,7 +256,7 @@ class ClientConnection(asyncio.Protocol):
         if self._lingering or self._transport is None or self._transport.is_closing():
             return
         if linger:
-            self._lingering = True
+            self._deaf = self._lingering = True
             self._hold(PIPELINE_FULL | UPLOAD_WAITS | POOL_SLOW, False)
             if self._transport.can_write_eof():
                 self._transport.write_eof()

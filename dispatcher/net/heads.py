@@ -55,7 +55,6 @@ class Request:
 
     __slots__ = (
         "connection",
-        "expects_continue",
         "headers",
         "host",
         "keep_alive",
@@ -73,7 +72,6 @@ class Request:
         self.host: bytes | None = None
         self.length: int | Body = 0
         self.connection: frozenset[bytes] = frozenset()
-        self.expects_continue = False
         self.keep_alive = minor > 0
 
     def __repr__(self) -> str:
@@ -143,8 +141,6 @@ def parse_request(raw: bytes, header_limit: int = 100) -> Request:
             request.length = Body.CHUNKED
         elif key == b"connection":
             request.connection |= _tokens(value)
-        elif key == b"expect":
-            request.expects_continue = value.lower() == b"100-continue"
     if request.connection:
         request.keep_alive = b"close" not in request.connection and (minor > 0 or b"keep-alive" in request.connection)
     if hosts > 1 or (minor and not hosts) or (request.host and not _HOST.fullmatch(request.host)):

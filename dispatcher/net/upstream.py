@@ -126,12 +126,11 @@ class PoolConnection(asyncio.Protocol):
 
     def release(self) -> None:
         """The conversation is over, however: keep the connection if it is clean, else close it."""
+        over = self._over
+        ended_well = over is not None and over.done() and not over.cancelled() and over.exception() is None
         clean = (
-            not self._closed
-            and self._over is not None
-            and self._over.done()
-            and not self._over.cancelled()
-            and self._over.exception() is None
+            ended_well
+            and not self._closed
             and not self._upload_open
             and not self._reader.rest
             and self._response is not None

@@ -17,6 +17,7 @@ from dispatcher.core.fleet import Fleet
 from dispatcher.core.interfaces import FleetView, Learner, Policy
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase, PoolSpec
+from dispatcher.errors import RequestError
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 20.0, 60.0)
 ARRIVALS = (1, 2, 5, 10, 20, 50, 100, 1000, 10000)
@@ -67,6 +68,7 @@ class PrometheusRecorder:
         self._answered: dict[str, tuple[list[Counter], Histogram]] = {}
         self._chosen: dict[str, dict[Phase, Counter]] = {}
         self._served: dict[str, Histogram] = {}
+        self._last_error: dict[str, str] = {}
 
     # -- core.Recorder
 
@@ -111,8 +113,9 @@ class PrometheusRecorder:
         codes[status // 100 - 1].inc()
         duration.observe(seconds)
 
-    def upstream_failed(self, pool: str, reason: str) -> None:
-        self._upstream_errors.labels(pool, reason).inc()
+    def upstream_failed(self, pool: str, error: RequestError) -> None:
+        self._upstream_errors.labels(pool, error.reason).inc()
+        self._last_error[pool] = str(error)
 
     def retried(self, reason: str) -> None:
         self._retries.labels(reason).inc()
@@ -125,7 +128,10 @@ class PrometheusRecorder:
 
     def pool_up(self, pool: str, up: bool) -> None:
         self._up.labels(pool).set(up)
-        self._notify("pool_up" if up else "pool_ejected", pool=pool)
+        if up:
+            self._notify("pool_up", pool=pool)
+        else:
+            self._notify("pool_ejected", pool=pool, last_error=self._last_error.get(pool, "answers of 500 and more"))
 
     def internal_error(self, error: BaseException) -> None:
         self._internal_errors.inc()

@@ -76,6 +76,9 @@ class Broken(Jsq):
     def learn(self, done, fleet):
         raise KeyError("lost")
 
+    def adapt(self, change, fleet):
+        raise ZeroDivisionError
+
 
 @pytest.mark.parametrize("what", ["raises", "strange", "none"])
 def test_a_broken_policy_is_named_and_the_request_still_served(what):
@@ -85,7 +88,7 @@ def test_a_broken_policy_is_named_and_the_request_still_served(what):
     table.finish(first)
     table.finish(second)
     assert table.state == (0, 0)
-    assert len(table.recording.faults) == 4
+    assert len(table.recording.faults) == 6
     assert all(isinstance(fault, PolicyError) and "Broken" in str(fault) for fault in table.recording.faults)
 
 

@@ -165,8 +165,12 @@ def test_limits_hold_whichever_way_the_bytes_come(raw, code, step):
 
 def test_an_empty_line_before_a_request_is_ignored():
     events = Events()
-    Reader(events, 1000).feed(b"\r\n\r\nGET / HTTP/1.1\r\n\r\n")
+    reader = Reader(events, 1000)
+    for piece in (b"\r", b"\n", b"GET / HTTP/1.1\r\n\r\n"):
+        reader.feed(piece)
     assert events.heads == [b"GET / HTTP/1.1\r\n\r\n"]
+    with pytest.raises(BadRequest, match="more than one empty line"):
+        reader.feed(b"\r\n\r\n")
 
 
 def test_endless_chunk_lines_and_trailers_are_refused():
