@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import resource
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -28,6 +29,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Route HTTP requests to pools of unknown speed, and learn the speeds meanwhile.",
 )
+
+SPARE_FILES = 256  # open files beside those of connections
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", metavar="F", help="The configuration, TOML.")]
 PoolFlags = Annotated[
@@ -56,6 +59,7 @@ def serve(
         config, pool, {"policy.name": policy, "listen": listen, "admin": admin, "rows": rows, "seed": seed}
     )
     log_to_stderr()
+    allow_open_files(loaded.settings.limits.connections)
     disable_created_metrics()  # type: ignore[no-untyped-call]
     try:
         import uvloop
@@ -122,6 +126,14 @@ def pool_flag(text: str) -> dict[str, str]:
     if not equals or not name:
         raise ConfigError(f"--pool must be NAME=URL, as in small=http://127.0.0.1:9001, not {text!r}")
     return {"name": name, "url": url}
+
+
+def allow_open_files(connections: int) -> None:
+    """Raise the soft limit of open files as far as it goes; warn where that is too low for so many clients."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard != resource.RLIM_INFINITY and hard < connections + SPARE_FILES:
+        structlog.get_logger().warning("few_open_files", allowed=hard, connections=connections, hint="see ulimit -n")
 
 
 def log_to_stderr() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -110,6 +111,8 @@ def attack(
         offsets = processes.schedule(processes.parse(arrivals, rate, stream(seed, "arrivals")), duration)
     except ValueError as error:
         raise ConfigError(str(error)) from None
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # nothing else may cap the requests in flight
     summary = until_signal(lambda stop: _attack(Attack(url, offsets, timeout), rate, duration, stop, out))
     if as_json:
         print(json.dumps(summary.as_json()))  # noqa: T201
