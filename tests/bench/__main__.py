@@ -13,7 +13,7 @@ NAMES = ("simulator", "workers", "estimates", "demo", "delay", "forwarding")
 
 def main():
     wanted = sys.argv[1:] or NAMES
-    console = Console()
+    console = Console(width=110)
     for name in wanted:
         if name not in NAMES:
             sys.exit(f"error: no benchmark {name!r}; there are: {', '.join(NAMES)}")

@@ -29,7 +29,8 @@ def run():
             s = made.summary()
             ratio, error = s["rate_ratio_estimate"], s["rate_ratio_standard_error"]
             off = f"{(ratio - scene.true_ratio) / error:+.1f}" if error else "-"
-            table.add_row(str(seed), made.policy, str(s["requests"]), f"{s['regret'] / s['requests']:.1%}",
-                          str(s["regret_second_half"]), f"{ratio:.2f}", off, f"{s['mean_response'] * 1e3:.1f} ms",
-                          f"{s['p99_response'] * 1e3:.0f} ms")  # fmt: skip
+            interval = f" ± {1.96 * error:.2f}" if error else ""
+            counted = (str(s["requests"]), f"{s['regret'] / s['requests']:.1%}", str(s["regret_second_half"]))
+            times = (f"{s['mean_response'] * 1e3:.1f} ms", f"{s['p99_response'] * 1e3:.0f} ms")
+            table.add_row(str(seed), made.policy, *counted, f"{ratio:.2f}{interval}", off, *times)
     return table
