@@ -118,7 +118,7 @@ def attack(
         print(json.dumps(summary.as_json()))  # noqa: T201
     else:
         Console().print(report.summary_table(summary))
-        for line in (*summary.warnings, f"answers by status: {summary.status}", f"by pool: {summary.by_pool}"):
+        for line in (*summary.warnings, *report.summary_counts(summary)):
             print(line)  # noqa: T201
     if not summary.completed:
         raise typer.Exit(1)

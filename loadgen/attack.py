@@ -81,7 +81,8 @@ class Attack:
                 await answer.read()
                 records.status[i] = answer.status
                 records.pools[i] = answer.headers.get("X-Pool", "")
-        except (aiohttp.ClientError, TimeoutError, OSError):
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
             records.status[i] = UNFINISHED  # a failed request is a result, not an error of the run
+            records.errors[type(error).__name__] += 1
         records.done[i] = loop.time() - self._start
         self.answered += 1

@@ -32,6 +32,7 @@ class Summary:
     lateness_p99: float | None
     by_pool: dict[str, int]
     status: dict[str, int]
+    errors: dict[str, int]
     verdict: str
     warnings: list[str]
 
@@ -77,6 +78,7 @@ def summarize(records: Records, rate: float, duration: float) -> Summary:
         lateness_p99=late,
         by_pool=dict(sorted(Counter(pool for pool in records.pools if pool).items())),
         status=dict(sorted(codes.items())),
+        errors=dict(sorted(records.errors.items())),
         verdict="invalid" if not completed or any("offered" in w for w in warnings) else
                 "valid with warnings" if warnings else "valid",
         warnings=warnings,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ class Records:
         self.done = np.full(n, np.nan)
         self.status = np.zeros(n, dtype=np.int16)
         self.pools = [""] * n
+        self.errors: Counter[str] = Counter()  # kinds of failure that left a request without a status
 
     def __len__(self) -> int:
         return len(self.planned)

@@ -31,11 +31,19 @@ def summary_table(summary: Summary) -> Table:
     for column in ("", "mean", "p50", "p90", "p99", "p99.9", "max"):
         table.add_column(column, justify="left" if not column else "right")
     for name, times in (
-        ("response, from the planned time", summary.latency),
-        ("service, from the sending", summary.service),
+        ("from the plan", summary.latency),
+        ("from the sending", summary.service),
     ):
         table.add_row(name, *(milliseconds(times[key]) for key in ("mean", "p50", "p90", "p99", "p999", "max")))
     return table
+
+
+def summary_counts(summary: Summary) -> list[str]:
+    """Answers by status and by pool, failures by kind: a line each, where there are any."""
+    counts = {"by status": summary.status, "by pool": summary.by_pool, "no answer": summary.errors}
+    return [
+        f"{name}: " + ", ".join(f"{key} × {n}" for key, n in found.items()) for name, found in counts.items() if found
+    ]
 
 
 def attack_progress(console: Console) -> Progress:
