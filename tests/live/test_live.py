@@ -83,7 +83,7 @@ async def test_a_pool_killed_under_load_is_left_alone_and_comes_back_by_itself()
     answered_after = [pool for pool in records.pools[killed_at:] if pool]
     assert answered_after.count("large") > 20, "traffic did not return"
     failed = int((~records.completed).sum())
-    assert failed <= 12, f"{failed} requests were lost: more than were on the pool, and the tries that found it dead"
+    assert failed <= 30, f"{failed} requests were lost: more than were on the pool, and the tries that found it dead"
 
 
 async def test_a_worker_killed_in_the_middle_of_a_body_breaks_that_answer_only(tmp_path):
