@@ -10,6 +10,7 @@ from dispatcher.errors import ConfigError
 from dispatcher.policies.esed import Esed
 from dispatcher.policies.greedy import Greedy
 from dispatcher.policies.jsq import Jsq
+from dispatcher.policies.optimistic import Optimistic
 from dispatcher.policies.random import Random as RandomPolicy
 from dispatcher.policies.round_robin import RoundRobin
 from dispatcher.policies.sed import Sed
@@ -63,6 +64,25 @@ def test_greedy_learns_after_every_completion_and_never_tries():
     assert table.router.policy.rate("slow") == 0.25
     following = table.arrive()
     assert (following.pool.id, following.decision.phase) == ("fast", Phase.EXPLOIT)
+
+
+def test_optimistic_tries_an_idle_pool_only_where_it_could_win():
+    specs = [PoolSpec("a", guess=1.0), PoolSpec("b", guess=100.0)]
+    table = Table(Optimistic(rng=Random(1)), specs)
+    first = table.arrive()
+    assert (first.pool.id, first.decision.phase) == ("a", Phase.EXPLORE), "b looks best; a was never seen: it may be"
+    table.finish(first, service_time=50.0)
+    for _ in range(6):
+        ticket = table.arrive()
+        assert ticket.pool.id == "b"
+        table.finish(ticket, service_time=0.01)
+    assert table.arrive().pool.id == "b", "a is seen too little still, but could not win"
+
+
+def test_optimistic_never_tries_a_busy_pool():
+    table = Table(Optimistic(rng=Random(1)), [PoolSpec("a"), PoolSpec("b")])
+    held = [table.arrive() for _ in range(8)]
+    assert sum(ticket.decision.phase is Phase.EXPLORE for ticket in held) <= 2
 
 
 def test_sed_refuses_to_start_without_a_true_rate():

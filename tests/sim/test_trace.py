@@ -14,6 +14,7 @@ SCENARIOS = {  # file: policy, λ, μ, guesses, seed
     "greedy_starved": ("greedy", 1.0, (5.0, 10.0), (5.0, 0.1), 1),
     "lased_busy": ("lased", 1.494, (0.75, 0.91), (0.74, 0.92), 2),
     "esed_busy": ("esed", 1.494, (0.75, 0.91), (0.74, 0.92), 2),
+    "optimistic_equal": ("optimistic", 1.8, (1.0, 1.0), (1.0, 10.0), 3),
     "sed_unequal": ("sed", 3.6, (1.0, 5.0), (1.0, 1.0), 4),
 }
 EXACT = ("n", "q1", "q2", "server", "phase", "regret", "episode")

@@ -1,0 +1,66 @@
+"""optimistic: gated optimism. Greedy's estimates, and a forced trial only where it could pay.
+
+At the n-th arrival let d be Greedy's choice. Among the pools e ≠ d that are idle and seen less than c (ln(n + 1))^α times,
+those whose *optimistic* rate would win, (q_e + 1)/μ_e⁺ < (q_d + 1)/μ̂_d, may be tried: the best of them is, as
+exploration; else d.
+
+μ_e⁺ = G(N_e, z)/S_e, infinite if N_e = 0; z = ½ √(2 ln(n + 1)); G(N, z) the Wilson-Hilferty quantile of Gamma(N, 1).
+Symbols: n -> `arrivals`, N_e and S_e -> `means[e].weight` and `.total`, μ̂ -> `means[e].rate`. Source: ours; no paper.
+Chosen: with c servers a pool counts as idle while it has a free one, and delays are those of `core.delay`.
+Limits: no regret bound is proven; where the guess happened to be right, its trials are what it loses to Greedy.
+"""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+from dispatcher.core.delay import work_ahead
+from dispatcher.core.interfaces import FleetView, PoolView
+from dispatcher.core.types import Decision, Job, Phase
+from dispatcher.errors import ConfigError
+from dispatcher.estimators.mean import gamma_quantile
+from dispatcher.policies.base import LearningPolicy
+
+
+class Optimistic(LearningPolicy):
+    """Greedy, and a trial of an idle pool where the best that is still possible would win.
+
+    c, alpha: a pool is tried only while seen less than c (ln(n + 1))^alpha times by arrival n, both ≥ 0.
+    """
+
+    def __init__(
+        self, *, rng: Random, ties: str = "first", prior_weight: float = 0.0, c: float = 3.0, alpha: float = 1.0
+    ) -> None:
+        super().__init__(rng=rng, ties=ties, prior_weight=prior_weight)
+        if not (c >= 0 and alpha >= 0):
+            raise ConfigError(f"c and alpha must be 0 or more, not c = {c}, alpha = {alpha}")
+        self.c, self.alpha = c, alpha
+        self.arrivals = 0
+
+    def rate(self, pool: str) -> float:
+        return self.means[pool].rate
+
+    def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
+        self.episode.arrived(now)
+        self.arrivals += 1
+        best = self.best(fleet, now)
+        trial = self._trial(best, fleet, now)
+        if trial is None:
+            return Decision(best.id)
+        self.episode.explored = True
+        return Decision(trial.id, phase=Phase.EXPLORE)
+
+    def _trial(self, best: PoolView, fleet: FleetView, now: float) -> PoolView | None:
+        """The idle pool that would win by most if it were as fast as it may still be."""
+        log = math.log(self.arrivals + 1)
+        enough, z = self.c * math.pow(log, self.alpha), math.sqrt(2 * log) / 2
+        least, trial = self.score(best, now), None
+        for pool in fleet.pools:
+            if pool is not best and pool.in_flight < pool.servers:
+                mean = self.means[pool.id]
+                if mean.weight < enough:
+                    delay = work_ahead(pool) * mean.total / gamma_quantile(mean.weight, z) if mean.weight else 0.0
+                    if delay < least:
+                        least, trial = delay, pool
+        return trial
