@@ -1,7 +1,7 @@
 """optimistic: gated optimism. Greedy's estimates, and a forced trial only where it could pay.
 
-At the n-th arrival let d be Greedy's choice. Among the pools e ≠ d that are idle and seen less than c (ln(n + 1))^α times,
-those whose *optimistic* rate would win, (q_e + 1)/μ_e⁺ < (q_d + 1)/μ̂_d, may be tried: the best of them is, as
+At the n-th arrival let d be Greedy's choice. Among the pools e ≠ d that are idle and seen less than c (ln(n + 1))^α
+times, those whose *optimistic* rate would win, (q_e + 1)/μ_e⁺ < (q_d + 1)/μ̂_d, may be tried: the best of them is, as
 exploration; else d.
 
 μ_e⁺ = G(N_e, z)/S_e, infinite if N_e = 0; z = ½ √(2 ln(n + 1)); G(N, z) the Wilson-Hilferty quantile of Gamma(N, 1).
