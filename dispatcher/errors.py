@@ -65,6 +65,14 @@ class UpstreamUnreachable(RequestError):
     public = "the pool cannot be reached"
 
 
+class OutOfResources(RequestError):
+    """This process has no file or port left to reach a pool with; no pool's fault."""
+
+    status = 503
+    reason = "resources"
+    public = "too many connections"
+
+
 class UpstreamConnectTimeout(UpstreamUnreachable):
     """The pool did not accept a connection in time."""
 

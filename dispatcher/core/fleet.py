@@ -9,6 +9,8 @@ from __future__ import annotations
 from dispatcher.core.types import PoolSpec
 from dispatcher.errors import ConfigError, InternalError
 
+REMEMBERED = 1024  # names whose place in the order is kept
+
 
 class Pool:
     """One destination and q_i, the requests sent to it and not finished."""
@@ -49,11 +51,12 @@ class Fleet:
     <Fleet a:1 b:0>
     """
 
-    __slots__ = ("_draining", "_open", "in_flight", "pools")
+    __slots__ = ("_draining", "_open", "_places", "in_flight", "pools")
 
     def __init__(self) -> None:
         self._open: dict[str, Pool] = {}
         self._draining: dict[str, Pool] = {}
+        self._places: dict[str, int] = {}  # who came first stays first, also after an absence
         self.pools: tuple[Pool, ...] = ()
         self.in_flight = 0  # over the open pools
 
@@ -71,6 +74,10 @@ class Fleet:
         """Pools that left with requests in flight."""
         return tuple(self._draining.values())
 
+    def knows(self, pool: str) -> bool:
+        """A pool of this name is open, or has requests in flight."""
+        return pool in self._open or pool in self._draining
+
     def count(self, pool: str) -> int:
         """Requests in flight on a pool of this name, open or not; 0 if there is none."""
         found = self._open.get(pool) or self._draining.get(pool)
@@ -86,6 +93,9 @@ class Fleet:
         pool.spec = spec
         pool.servers = spec.servers
         self._open[spec.id] = pool
+        if len(self._places) > REMEMBERED:
+            self._places = {name: place for name, place in self._places.items() if self.knows(name)}
+        self._places.setdefault(spec.id, max(self._places.values(), default=0) + 1)
         self._changed()
 
     def remove(self, pool_id: str) -> None:
@@ -112,5 +122,5 @@ class Fleet:
             self._draining.pop(pool.id, None)
 
     def _changed(self) -> None:
-        self.pools = tuple(self._open.values())
+        self.pools = tuple(sorted(self._open.values(), key=lambda pool: self._places[pool.id]))
         self.in_flight = sum(pool.in_flight for pool in self.pools)

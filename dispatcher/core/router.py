@@ -15,6 +15,8 @@ from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outc
 from dispatcher.errors import ConfigError, InternalError, NoPoolAvailable, PolicyError
 
 NOTHING: frozenset[str] = frozenset()
+SLACK = 1e-3  # seconds by which a pool's own word may exceed what was seen: clocks are not the same
+REMEMBERED = 256  # pools whose service clocks are kept, at the most, beside those that are there
 
 
 class Router:
@@ -28,16 +30,16 @@ class Router:
         self.fleet = Fleet()
         self.policy = policy
         self._recorders = tuple(recorders)
-        self._clocks: dict[Pool, ServiceClock] | None = {} if infer else None
+        self._clocks: dict[str, ServiceClock] | None = {} if infer else None
 
     def __repr__(self) -> str:
         return f"<Router {type(self.policy).__name__} {self.fleet!r}>"
 
-    def route(self, job: Job, now: float, exclude: frozenset[str] = NOTHING) -> Ticket:
+    def route(self, job: Job, now: float, exclude: frozenset[str] = NOTHING, sent: bool = True) -> Ticket:
         """Choose a pool and join it.
 
-        exclude: pools this job must not go to. Raises NoPoolAvailable if that leaves none. Every ticket must be
-        settled, exactly once, by whoever asked for it.
+        exclude: pools this job must not go to. sent: the whole request goes with it; if not, call `sent` when it has.
+        Raises NoPoolAvailable if no pool is left. Every ticket must be settled, exactly once, by whoever asked for it.
         """
         fleet: Fleet | View = self.fleet.without(exclude) if exclude else self.fleet
         if not fleet.pools:
@@ -50,36 +52,57 @@ class Router:
             pool = min(fleet.pools, key=lambda pool: pool.in_flight)
             decision = Decision(pool.id)
         for recorder in self._recorders:
-            recorder.chosen(job, decision, fleet, now)
+            try:
+                recorder.chosen(job, decision, fleet, now)
+            except Exception as error:  # noqa: BLE001 - recorders ask the policy what it believes
+                self._fault("chosen", error, now)
         self.fleet.open_one(pool)
         ticket = Ticket(job, decision, now, pool)
-        if self._clocks is not None:
-            self._clock(pool).arrived(ticket)
+        if sent:
+            self.sent(ticket, now)
         return ticket
 
-    def settle(self, ticket: Ticket, now: float, outcome: Outcome, service_time: float | None = None) -> Completion:
+    def sent(self, ticket: Ticket, now: float) -> None:
+        """The last byte of the request is on its way: the pool can begin."""
+        if self._clocks is not None:
+            self._clock(ticket.pool).arrived(ticket, now)
+
+    def blur(self, ticket: Ticket, now: float) -> None:
+        """When this request ends will not show when the pool was done with it, as when its client reads too slowly."""
+        if self._clocks is not None:
+            self._clock(ticket.pool).forget(ticket, now)
+
+    def settle(
+        self, ticket: Ticket, now: float, outcome: Outcome, service_time: float | None = None, teaches: bool = True
+    ) -> Completion:
         """The request has left its pool.
 
-        service_time: seconds of work if the pool or the simulator told; else inferred, where switched on. Only an OK
-        outcome teaches: otherwise it is dropped. Raises InternalError at a second call for one ticket.
+        service_time: seconds of work if the pool or the simulator told; else, or if it cannot be true, inferred where
+        that is switched on. teaches: False drops it; so does an outcome that is not OK. Raises InternalError at a
+        second call for one ticket.
         """
         if not ticket.is_open:
             raise InternalError(f"{ticket!r} is settled twice")
         ticket.is_open = False
         pool, served = ticket.pool, outcome is Outcome.OK
+        teaches = teaches and served
         self.fleet.close_one(pool)
+        if service_time is not None and not 0 < service_time <= now - ticket.routed_at + SLACK:
+            service_time = None
         if self._clocks is not None:
-            inferred = self._clock(pool).departed(ticket, now, served, told=service_time is not None)
+            told = service_time is not None or not teaches
+            inferred = self._clock(pool).departed(ticket, now, served, told)
             service_time = inferred if service_time is None else service_time
-            if not pool.in_flight and pool.id not in self.fleet:
-                del self._clocks[pool]
-        done = Completion(ticket, now, service_time if served else None, outcome)
+        done = Completion(ticket, now, service_time if teaches else None, outcome)
         try:
             self.policy.learn(done, self.fleet)
         except Exception as error:  # noqa: BLE001 - a stranger's code: the count is right already
             self._fault("learn", error, now)
         for recorder in self._recorders:
-            recorder.settled(done, self.fleet)
+            try:
+                recorder.settled(done, self.fleet)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._fault("settled", error, now)
         return done
 
     def apply(self, change: Change, now: float) -> None:
@@ -101,9 +124,12 @@ class Router:
 
     def _clock(self, pool: Pool) -> ServiceClock:
         assert self._clocks is not None
-        clock = self._clocks.get(pool)
+        clock = self._clocks.get(pool.id)
         if clock is None:
-            clock = self._clocks[pool] = ServiceClock(pool)
+            if len(self._clocks) > REMEMBERED:
+                self._clocks = {name: kept for name, kept in self._clocks.items() if self.fleet.knows(name)}
+            clock = self._clocks[pool.id] = ServiceClock(pool.servers)
+        clock.servers = pool.servers
         return clock
 
     def _fault(self, verb: str, error: Exception, now: float) -> None:

@@ -15,10 +15,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
+from collections.abc import Hashable
 from typing import NamedTuple
-
-from dispatcher.core.fleet import Pool
-from dispatcher.core.types import Ticket
 
 WINDOW = 2048  # observations of each kind that the overhead is learned from
 ENOUGH = 8  # of each kind, before anything is corrected
@@ -89,68 +87,81 @@ class Overhead:
 
 
 class _Start(NamedTuple):
-    """since: when the service began, as it looks from here. began_idle: on a free server; None where that is not sure:
-    its server came free before it got there, but we could not know yet, or another request overtook it."""
+    """since: when the service began, as it looks from here. arrival: when the request was there, the overhead left out.
+    began_idle: on a free server; None where that is not sure: its server came free before it got there, but we could
+    not know yet, or another request overtook it."""
 
     since: float
+    arrival: float
     began_idle: bool | None
 
 
 class ServiceClock:
-    """Rebuilds the services of one pool.
+    """Rebuilds the services of one pool of `servers` servers.
 
-    >>> from dispatcher.core.types import Decision, Job, PoolSpec
-    >>> pool = Pool(PoolSpec("a")); clock = ServiceClock(pool)
-    >>> first, second = (Ticket(Job(n), Decision("a"), float(n), pool) for n in range(2))
-    >>> clock.arrived(first); clock.arrived(second)
-    >>> clock.departed(first, 3.0, served=True), clock.departed(second, 4.5, served=True)
+    >>> clock = ServiceClock(servers=1)
+    >>> clock.arrived("first", 0.0); clock.arrived("second", 1.0)
+    >>> clock.departed("first", 3.0, served=True), clock.departed("second", 4.5, served=True)
     (3.0, 1.5)
     """
 
-    __slots__ = ("_blind_before", "_pool", "_running", "_waiting", "overhead")
+    __slots__ = ("_blind_before", "_blind_for", "_running", "_waiting", "overhead", "servers")
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._running: dict[Ticket, _Start] = {}
-        self._waiting: OrderedDict[Ticket, None] = OrderedDict()
+    def __init__(self, servers: int) -> None:
+        self.servers = servers
+        self._running: dict[Hashable, _Start] = {}
+        self._waiting: OrderedDict[Hashable, float] = OrderedDict()  # key -> arrival
         self._blind_before = float("-inf")
+        self._blind_for = 0
         self.overhead = Overhead()
 
-    def arrived(self, ticket: Ticket) -> None:
-        if len(self._running) < self._pool.servers:
-            self._running[ticket] = _Start(ticket.routed_at + self.overhead.seconds, began_idle=True)
+    def arrived(self, key: Hashable, now: float) -> None:
+        """The whole request has been sent; before that the pool cannot begin."""
+        if len(self._running) < self.servers:
+            self._running[key] = _Start(now + self.overhead.seconds, now, began_idle=True)
         else:
-            self._waiting[ticket] = None
+            self._waiting[key] = now
 
-    def departed(self, ticket: Ticket, now: float, served: bool, told: bool = False) -> float | None:
-        """The ticket's service time; None if it was not served, or if a failure makes it a guess.
+    def departed(self, key: Hashable, now: float, served: bool, told: bool = False) -> float | None:
+        """The request's service time; None if it was not served, if it never arrived, or if a failure makes it a guess.
 
-        told: the pool said it itself, so that nothing need be worked out. After a failed or cancelled request the pool
-        may still be busy with it, unseen: whatever was in flight on the pool at that moment gives no observation.
+        told: nothing need be worked out. After a failed or cancelled request the pool may be busy with it yet, unseen:
+        so nothing is learned from what was there at that moment, nor from the next `servers` requests that are served:
+        under FCFS whatever they waited for is done when they are.
         """
-        start = self._leave(ticket, now, served)
+        start = self._leave(key, now, served)
         if not served:
-            self._blind_before = now
-        if start is None or not served or told or ticket.routed_at <= self._blind_before:
+            self._blind_before, self._blind_for = now, self.servers
+        if start is None or not served or start.arrival <= self._blind_before:
+            return None
+        if self._blind_for:
+            self._blind_for -= 1
+            return None
+        if told:
             return None
         if start.began_idle is not None:
-            self.overhead.learn_one(now - (ticket.routed_at if start.began_idle else start.since), start.began_idle)
+            self.overhead.learn_one(now - (start.arrival if start.began_idle else start.since), start.began_idle)
         return max(0.0, now - start.since)
 
-    def _leave(self, ticket: Ticket, now: float, served: bool) -> _Start | None:
-        """Take the ticket out and let the next one begin; the start of the service that ends with it."""
-        start = self._running.pop(ticket, None)
+    def forget(self, key: Hashable, now: float) -> None:
+        """From now on this request's end will tell nothing of the pool, nor will the ends of those there with it."""
+        self._leave(key, now, served=False)
+        self._blind_before = now
+
+    def _leave(self, key: Hashable, now: float, served: bool) -> _Start | None:
+        """Take the request out and let the next one begin; the start of the service that ends with it."""
+        start = self._running.pop(key, None)
         if start is not None:
             if self._waiting:
-                following = self._waiting.popitem(last=False)[0]
-                arrival = following.routed_at + self.overhead.seconds
-                self._running[following] = _Start(max(now, arrival), began_idle=False if now >= arrival else None)
+                following, came = self._waiting.popitem(last=False)
+                arrival = came + self.overhead.seconds
+                self._running[following] = _Start(max(now, arrival), came, False if now >= arrival else None)
             return start
-        del self._waiting[ticket]
-        if not served:
+        came_at = self._waiting.pop(key, None)
+        if came_at is None or not served:
             return None
         # It overtook the one we took to be in service: it gets that one's time, which begins anew.
         oldest = next(iter(self._running))
         overtaken = self._running[oldest]
-        self._running[oldest] = _Start(now, began_idle=None)
-        return _Start(overtaken.since, began_idle=None)
+        self._running[oldest] = overtaken._replace(since=now, began_idle=None)
+        return _Start(overtaken.since, came_at, began_idle=None)

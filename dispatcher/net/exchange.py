@@ -14,7 +14,7 @@ from typing import Protocol
 
 from dispatcher.core.router import NOTHING, Router
 from dispatcher.core.types import Job, Outcome, Ticket
-from dispatcher.errors import BadRequest, RequestError, UpstreamStale, UpstreamUnreachable
+from dispatcher.errors import BadRequest, OutOfResources, RequestError, UpstreamStale, UpstreamUnreachable
 from dispatcher.net.events import Events
 from dispatcher.net.framing import Body
 from dispatcher.net.heads import Request, Response, forward_request, forward_response, own_answer, service_time
@@ -41,8 +41,8 @@ class Client(Protocol):
         ...
 
     def hold_reading(self, hold: bool) -> None: ...
-    def break_off(self, undetectable: bool) -> None:
-        """End the connection inside an answer. undetectable: its framing cannot show that, so a reset must."""
+    def break_off(self) -> None:
+        """End the connection inside an answer, so that the client sees it broken."""
         ...
 
 
@@ -74,11 +74,14 @@ class Exchange:
         "_client",
         "_connection",
         "_forwarder",
-        "_out",
+        "_head",
+        "_pieces",
         "_pool",
         "_refused",
         "_reported",
         "_response",
+        "_tail",
+        "_ticket",
         "keep_alive",
         "method",
         "request",
@@ -95,8 +98,11 @@ class Exchange:
         self._answered_at: float | None = None  # when the last byte of the answer was here
         self._reported: float | None = None
         self._refused: BadRequest | None = None
+        self._ticket: Ticket | None = None
         self._chunked = False
-        self._out: list[bytes] = []
+        self._head = b""  # what is to be written next: heads, pieces of the body, what ends it
+        self._pieces: list[bytes] = []
+        self._tail = b""
         self._pool = ""
 
     def __repr__(self) -> str:
@@ -112,8 +118,8 @@ class Exchange:
             if error is not None:
                 status = error.status
                 self._answer_error(error)
-            elif self._response is not None:
-                status = self._response.status
+            else:
+                status = self._status
         except asyncio.CancelledError:
             status = CLIENT_LEFT
             raise
@@ -129,9 +135,8 @@ class Exchange:
         fresh = False
         while True:
             try:
-                ticket = self._forwarder.router.route(
-                    Job(next(self._forwarder.numbers)), self._forwarder.clock(), failed
-                )
+                job, now = Job(next(self._forwarder.numbers)), self._forwarder.clock()
+                ticket = self._forwarder.router.route(job, now, failed, sent=self._client.upload_complete)
             except RequestError as error:
                 self._forwarder.events.rejected(error.reason)
                 return error
@@ -151,7 +156,9 @@ class Exchange:
         """Send the request where the ticket says and relay the answer; settles the ticket."""
         forwarder, pool = self._forwarder, ticket.pool.id
         outcome = Outcome.CANCELLED
+        fault: RequestError | None = None
         connection: PoolConnection | None = None
+        self._ticket = ticket
         try:
             upstream = forwarder.upstreams[pool]
             connection = (None if fresh else upstream.idle()) or await upstream.connect()
@@ -161,27 +168,31 @@ class Exchange:
             over = connection.begin(self, forward_request(self.request, self._client.address), self.request.length)
             self._client.attach_upload(connection)
             await over
-            outcome = self._judged()
-            return None
-        except BadRequest as error:
-            return error  # the client broke its own upload: nothing to hold against the pool
+        except (BadRequest, OutOfResources) as error:
+            fault = error  # the client broke its own upload, or we have no files left: nothing to hold against the pool
         except RequestError as error:
+            fault = error
             outcome = Outcome.TIMED_OUT if error.status == 504 else Outcome.FAILED
             forwarder.events.upstream_failed(pool, error)
-            return error
         finally:
-            if outcome is Outcome.CANCELLED and self._answered_at is not None:
-                outcome = self._judged()  # the client left, but the pool had done its part
+            if (
+                fault is None and self._answered_at is not None
+            ):  # also if the client left when the pool had done its part
+                outcome = Outcome.OK if self._status < 500 else Outcome.FAILED
+            self._ticket = self._connection = None
             self._client.attach_upload(None)
-            self._connection = None
-            forwarder.router.settle(ticket, self._answered_at or forwarder.clock(), outcome, self._reported)
+            ended_at = self._answered_at or forwarder.clock()
+            forwarder.router.settle(ticket, ended_at, outcome, self._reported, teaches=self._status < 400)
             if connection is not None:
                 connection.release()
-            forwarder.health.settled(pool, outcome)
+            if not isinstance(fault, UpstreamStale):  # the end of an old connection says nothing of the pool now
+                forwarder.health.settled(pool, outcome, ticket.routed_at)
+        return fault
 
-    def _judged(self) -> Outcome:
-        assert self._response is not None
-        return Outcome.OK if self._response.status < 500 else Outcome.FAILED
+    @property
+    def _status(self) -> int:
+        """Of the pool's answer, 0 while there is none."""
+        return self._response.status if self._response is not None else 0
 
     def _answer_error(self, error: RequestError) -> None:
         """An answer of our own, or a broken one if the pool's has begun."""
@@ -196,17 +207,33 @@ class Exchange:
         """The head of the pool's answer has gone to the client."""
         return self._response is not None
 
+    @property
+    def unframed(self) -> bool:
+        """Nothing but the end of the connection tells the client where its answer ends."""
+        return self._response is not None and isinstance(self._response.length, Body) and not self._chunked
+
     def break_off(self) -> None:
         """End the client's connection so that it sees a broken answer."""
         self.keep_alive = False
-        assert self._response is not None
-        self._client.break_off(undetectable=self._response.length is Body.UNTIL_CLOSE and not self._chunked)
+        self._client.break_off()
 
     def refuse(self, error: BadRequest) -> None:
         """The client's body turned out malformed or too large: stop here and say so."""
         self._refused = error
         if self._connection is not None:
             self._connection.give_up(error)
+
+    def upload_ended(self) -> None:
+        """The last byte of the request is here, and goes on at once."""
+        if self._ticket is not None and not self.begun:
+            self._forwarder.router.sent(self._ticket, self._forwarder.clock())
+
+    def client_writable(self, writable: bool) -> None:
+        """The client takes its answer too slowly; or well again."""
+        if self._connection is not None:
+            self._connection.hold(not writable)
+            if self._ticket is not None:
+                self._forwarder.router.blur(self._ticket, self._forwarder.clock())
 
     # -- upstream.Conversation: called by the pool's connection
 
@@ -216,34 +243,28 @@ class Exchange:
             return  # HTTP/1.0 knows no interim answers
         if not interim:
             self._response = response
-            until_close = isinstance(response.length, Body) and self.request.minor == 0
-            self.keep_alive = self.keep_alive and not until_close and self._client.upload_complete
-            reported = service_time(response.timing)
-            self._reported = reported if response.status < 400 else None
-        head, chunked = forward_response(response, self.request.minor, self.keep_alive)
-        self._chunked = chunked
-        self._out.append(head)
+            self._chunked = isinstance(response.length, Body) and self.request.minor > 0
+            self.keep_alive = self.keep_alive and not self.unframed and self._client.upload_complete
+            self._reported = service_time(response.timing)
+        self._head += forward_response(response, self.request.minor, self.keep_alive)
 
     def answer_data(self, data: bytes) -> None:
-        if self._chunked:
-            self._out += (b"%x\r\n" % len(data), data, b"\r\n")
-        else:
-            self._out.append(data)
+        self._pieces.append(data)
 
     def answer_end(self) -> None:
-        if self._chunked:
-            self._out.append(b"0\r\n\r\n")
+        self._tail = b"0\r\n\r\n" if self._chunked else b""
         self._answered_at = self._forwarder.clock()
 
     def flush(self) -> None:
-        if self._out:
-            self._client.write(b"".join(self._out) if len(self._out) > 1 else self._out[0])
-            self._out.clear()
+        data = b"".join(self._pieces)
+        if self._chunked and data:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        if self._head or self._tail:
+            data = b"".join((self._head, data, self._tail))
+            self._head = self._tail = b""
+        self._pieces.clear()
+        if data:
+            self._client.write(data)
 
     def hold_upload(self, hold: bool) -> None:
         self._client.hold_reading(hold)
-
-    def client_writable(self, writable: bool) -> None:
-        """The client takes its answer too slowly; or well again."""
-        if self._connection is not None:
-            self._connection.hold(not writable)

@@ -60,21 +60,22 @@ class Reader:
     limit, 431 if a head is, 400 for what is no HTTP/1.1 framing. After an error the reader must not be fed again.
     """
 
-    __slots__ = ("_at", "_head_limit", "_remaining", "_sink", "_trailer_bytes", "_trailers", "rest")
+    __slots__ = ("_at", "_head_limit", "_remaining", "_searched", "_sink", "_trailer_bytes", "_trailers", "rest")
 
     def __init__(self, sink: Sink, head_limit: int) -> None:
         self._sink = sink
         self._head_limit = head_limit
         self._at = _At.HEAD
         self._remaining = 0
+        self._searched = 0  # bytes of an unfinished head that were looked at
         self._trailers: list[bytes] = []
         self._trailer_bytes = 0
         self.rest = b""  # bytes not looked at yet: an unfinished line or head, or what follows a complete message
 
     @property
-    def in_body(self) -> bool:
-        """Inside a message, beyond its head."""
-        return self._at is not _At.HEAD and self._at is not _At.DONE
+    def begun(self) -> bool:
+        """Something of a next message is here, more than the empty line that may stand before one."""
+        return self.rest not in (b"", b"\r", b"\r\n")
 
     @property
     def ends_with_connection(self) -> bool:
@@ -115,26 +116,27 @@ class Reader:
     # not go on yet). Nothing is cut off on the way: a body of tiny chunks must not cost a copy of the rest for each.
 
     def _head(self, data: bytes, at: int) -> int:
-        start = (
-            at + 2 if data.startswith(b"\r\n", at) else at
-        )  # RFC 9112 2.2: an empty line before a request is ignored
+        start = at + 2 if data.startswith(b"\r\n", at) else at  # RFC 9112 2.2: one empty line before it is ignored
         if start > at and data.startswith(b"\r\n", start):
             raise BadRequest("more than one empty line before the request")
-        end = data.find(b"\r\n\r\n", start) + 4
+        end = data.find(b"\r\n\r\n", max(start, at + self._searched - 3)) + 4
         if end < 4 or end - start > self._head_limit:
-            self._check_head(data[start:], end - start)
+            self._check_head(data, at, start, end)
+            self._searched = len(data) - at
             return WAIT
+        self._searched = 0
         self._begin(self._sink.on_head(data[start:end]))
         if self._at is _At.DONE and self._sink.on_end([]):
             self._at = _At.HEAD
         return end
 
-    def _check_head(self, data: bytes, end: int) -> None:
-        if max(len(data), end) > self._head_limit:
-            if b"\r\n" in data[: self._head_limit]:
+    def _check_head(self, data: bytes, at: int, start: int, end: int) -> None:
+        """A head that is not whole, or too large: refuse it as soon as that is clear. Only new bytes are searched."""
+        if max(len(data), end) - start > self._head_limit:
+            if data.find(b"\r\n", start, start + self._head_limit) >= 0:
                 raise BadRequest(f"the head is over {self._head_limit} bytes", 431, "head_too_large")
             raise BadRequest(f"the request line is over {self._head_limit} bytes", 414, "line_too_long")
-        if _BARE_LF.search(data):
+        if _BARE_LF.search(data, max(start, at + self._searched - 1)):
             raise BadRequest("a line of the head ends in a bare LF")
 
     def _begin(self, body: int | Body) -> None:
@@ -203,9 +205,13 @@ class Reader:
         match = _CHUNK_LINE.fullmatch(data, at, end)
         if match is None:
             raise BadRequest("a chunk-size line is malformed")
-        self._remaining = int(match[1], 16)
-        self._at = _At.CHUNK_DATA if self._remaining else _At.TRAILERS
-        return end + 2
+        self._remaining = size = int(match[1], 16)
+        begin, after = end + 2, end + 2 + size
+        if size and data.startswith(b"\r\n", after):  # all of it is here: the common case, and the fast way
+            self._sink.on_data(data[begin:after])
+            return after + 2
+        self._at = _At.CHUNK_DATA if size else _At.TRAILERS
+        return begin
 
     def _trailer(self, data: bytes, at: int) -> int:
         end = self._line(data, at, TRAILER_LIMIT)

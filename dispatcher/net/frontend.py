@@ -31,31 +31,38 @@ LINGER = 2.0  # seconds in which a client may still read its answer while it goe
 
 
 class ClientConnection(asyncio.Protocol):
-    """closed: called once when the connection is gone."""
+    """closed: called once when the connection is gone. draining: it comes while the server takes no more."""
 
-    def __init__(self, forwarder: Forwarder, settings: Settings, closed: Callable[[ClientConnection], None]) -> None:
+    def __init__(
+        self,
+        forwarder: Forwarder,
+        settings: Settings,
+        closed: Callable[[ClientConnection], None],
+        draining: bool = False,
+    ) -> None:
         self._forwarder = forwarder
         self._settings = settings
         self._closed = closed
         self._loop = asyncio.get_running_loop()
         self._reader = Reader(self, settings.limits.head_bytes)
-        self._timer = Timer(self._loop, self._timed_out)
+        self._sending = Timer(self._loop, self._sent_too_slowly)  # what the client owes us
+        self._taking = Timer(self._loop, self._abort)  # for the client to take what we owe it
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._request: Request | None = None  # read, and not answered yet
         self._waiting: asyncio.Future[None] | None = None  # the task waits for a request, or for room to write
         self._exchange: Exchange | None = None
         self._upload_to: PoolConnection | None = None
-        self._upload: list[bytes] = []  # pieces of the body that came before there was a connection to send them on
+        self._upload: list[bytes] = []  # pieces of the body that have not gone on yet
         self._upload_size = 0
         self._body_size = 0
         self._holds = 0
         self._deaf = False  # what more comes cannot be understood, or does not matter
         self._lingering = False
-        self.draining = False
+        self._writing_held = False
+        self.draining = draining
         self.address = b""
         self.upload_complete = True
-        self.writing_held = False
 
     def __repr__(self) -> str:
         return f"<ClientConnection {self.address.decode()} {self._exchange or 'idle'}>"
@@ -66,38 +73,47 @@ class ClientConnection(asyncio.Protocol):
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's are not derived from it
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]).encode() if isinstance(peer, tuple) else b"unknown"
-        self._timer.set(self._settings.timeouts.head)
+        if self.draining:
+            transport.close()
+            return
+        self._sending.set(self._settings.timeouts.head)
         self._task = self._loop.create_task(self._serve())
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
-        reader = self._reader
         if self._request is not None and self.upload_complete:
-            reader.rest += data
-            if len(reader.rest) > PIPELINED:
-                self._hold(PIPELINE_FULL, True)
+            self._reader.rest += data
+            self._hold(PIPELINE_FULL, len(self._reader.rest) > PIPELINED)
             return
-        self._feed(data)
+        fresh = self._request is None and not self._reader.begun
+        self._feed(lambda: self._reader.feed(data))
+        if self._request is not None and not self.upload_complete:
+            self._sending.set(self._settings.timeouts.idle)
+        elif fresh and self._reader.begun:
+            self._sending.set(self._settings.timeouts.head)  # absolute: further bytes do not move it
 
     def eof_received(self) -> bool:
+        if self._exchange is not None:
+            self._abort()
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._timer.stop()
+        self._sending.stop()
+        self._taking.stop()
         self._closed(self)
         if self._task is not None and not self._task.done():
             self._task.cancel()
 
     def pause_writing(self) -> None:
-        self.writing_held = True
-        self._timer.set(self._settings.timeouts.idle)
+        self._writing_held = True
+        self._taking.set(self._settings.timeouts.idle)
         if self._exchange is not None:
             self._exchange.client_writable(False)
 
     def resume_writing(self) -> None:
-        self.writing_held = False
-        self._timer.clear()
+        self._writing_held = False
+        self._taking.clear()
         if self._exchange is not None:
             self._exchange.client_writable(True)
         self._wake()
@@ -120,19 +136,14 @@ class ClientConnection(asyncio.Protocol):
         limit = self._settings.limits.body_bytes
         if limit and self._body_size > limit:
             raise BadRequest(f"the body is over {limit} bytes", 413, "body_too_large")
-        if self._upload_to is not None:
-            self._upload_to.upload(data)
-            return
         self._upload.append(data)
         self._upload_size += len(data)
-        if self._upload_size > UPLOAD_HELD:
-            self._hold(UPLOAD_WAITS, True)
 
     def on_end(self, trailers: list[bytes]) -> bool:
         self.upload_complete = True
-        self._timer.clear()
-        if self._upload_to is not None:
-            self._upload_to.upload_end()
+        self._sending.clear()
+        if self._exchange is not None:
+            self._exchange.upload_ended()
         return False
 
     # -- exchange.Client
@@ -145,28 +156,17 @@ class ClientConnection(asyncio.Protocol):
         self._upload_to = connection
         if connection is None:
             self._hold(POOL_SLOW, False)
-            return
-        for data in self._upload:
-            connection.upload(data)
-        self._upload.clear()
-        self._upload_size = 0
-        if self.upload_complete:
-            connection.upload_end()
-        self._hold(UPLOAD_WAITS, False)
+        else:
+            self._pass_upload()
 
     def hold_reading(self, hold: bool) -> None:
         self._hold(POOL_SLOW, hold)
 
-    def break_off(self, undetectable: bool) -> None:
-        if self._transport is None or self._transport.is_closing():
-            return
-        if undetectable:
-            connected = self._transport.get_extra_info("socket")
-            if connected is not None:
-                connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self._transport.abort()
+    def break_off(self) -> None:
+        if self._exchange is not None and self._exchange.unframed:
+            self._abort()
         else:
-            self._transport.close()
+            self._close()
 
     # -- the life of the connection
 
@@ -180,18 +180,17 @@ class ClientConnection(asyncio.Protocol):
                 self._exchange = Exchange(self._forwarder, self._request, self)
                 self._exchange.keep_alive &= not self.draining
                 if self.upload_complete:
-                    self._timer.clear()
+                    self._sending.clear()
                 await self._exchange.run()
                 keep_alive = self._exchange.keep_alive and self.upload_complete
                 self._exchange = None
-                if not keep_alive:
-                    break
-                while self.writing_held:
+                while keep_alive and self._writing_held:
                     await self._wait()
+                if not keep_alive or self.draining:
+                    break
                 self._next_request()
         except asyncio.CancelledError:
-            if self._transport is not None:
-                self._transport.abort()
+            self._abort()
             raise
         except Exception as error:  # noqa: BLE001 - our own bug: counted, logged, and the client told
             self._forwarder.events.internal_error(error)
@@ -203,17 +202,18 @@ class ClientConnection(asyncio.Protocol):
 
     def _next_request(self) -> None:
         self._request = None
-        self._upload.clear()
-        self._upload_size = 0
-        self._timer.set(self._settings.timeouts.keepalive)
-        try:
-            self._reader.next()
-        except BadRequest as error:
-            self._refuse(error)
-        self._hold(UPLOAD_WAITS | POOL_SLOW, False)
-        self._hold(PIPELINE_FULL, len(self._reader.rest) > PIPELINED)
-        if self._request is None and self._reader.rest:
-            self._timer.set(self._settings.timeouts.head)
+        self._sending.set(self._settings.timeouts.keepalive)
+        self._feed(self._reader.next)
+        if self._has_request:
+            self._hold(PIPELINE_FULL, len(self._reader.rest) > PIPELINED)
+            return
+        self._hold(PIPELINE_FULL | UPLOAD_WAITS, False)
+        if self._reader.begun:
+            self._sending.set(self._settings.timeouts.head)
+
+    @property
+    def _has_request(self) -> bool:
+        return self._request is not None
 
     async def _wait(self) -> None:
         self._waiting = self._loop.create_future()
@@ -226,18 +226,21 @@ class ClientConnection(asyncio.Protocol):
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
-    def _feed(self, data: bytes) -> None:
-        fresh = self._request is None and not self._reader.rest
+    def _feed(self, read: Callable[[], None]) -> None:
+        """Let the reader go on, and pass on what it found of a body."""
         try:
-            self._reader.feed(data)
+            read()
         except BadRequest as error:
             self._refuse(error)
-            return
-        if self._request is None:
-            if fresh:
-                self._timer.set(self._settings.timeouts.head)  # absolute: further bytes do not move it
-        elif not self.upload_complete:
-            self._timer.set(self._settings.timeouts.idle)
+        else:
+            self._pass_upload()
+
+    def _pass_upload(self) -> None:
+        if self._upload_to is not None:
+            self._upload_to.upload(self._upload, self.upload_complete)
+            self._upload.clear()
+            self._upload_size = 0
+        self._hold(UPLOAD_WAITS, self._upload_size > UPLOAD_HELD)
 
     def _refuse(self, error: BadRequest) -> None:
         """The request cannot be understood, or may not go on: nothing after it can be read either."""
@@ -250,34 +253,6 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._exchange.refuse(error)
 
-    def _close_gently(self, linger: bool) -> None:
-        """Close when what was written has gone out. linger: the client may still be sending, and a reset would destroy
-        our answer: end our side only and read on for a while."""
-        if self._lingering or self._transport is None or self._transport.is_closing():
-            return
-        if linger:
-            self._deaf = self._lingering = True
-            self._hold(PIPELINE_FULL | UPLOAD_WAITS | POOL_SLOW, False)
-            if self._transport.can_write_eof():
-                self._transport.write_eof()
-            self._timer.set(LINGER)
-        else:
-            self._transport.close()
-
-    def _timed_out(self) -> None:
-        if self._transport is None:
-            return
-        if self._lingering or self.writing_held:
-            self._transport.abort()
-        elif self._holds:
-            self._timer.set(self._settings.timeouts.idle)  # we do not read: the silence is ours
-        elif self._exchange is not None:
-            self._refuse(BadRequest("the body of the request did not go on in time", 408, "body_timeout"))
-        elif self._reader.rest:
-            self._refuse(BadRequest("the head of the request did not come in time", 408, "head_timeout"))
-        else:
-            self._transport.close()
-
     def _hold(self, reason: int, hold: bool) -> None:
         before = self._holds
         self._holds = before | reason if hold else before & ~reason
@@ -288,15 +263,59 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._transport.resume_reading()
 
+    # -- its end
+
+    def _sent_too_slowly(self) -> None:
+        if self._lingering:
+            self._abort()
+        elif self._holds:
+            self._sending.set(self._settings.timeouts.idle)  # we do not read: the silence is ours
+        elif self._exchange is not None:
+            self._refuse(BadRequest("the body of the request did not go on in time", 408, "body_timeout"))
+        elif self._reader.begun:
+            self._refuse(BadRequest("the head of the request did not come in time", 408, "head_timeout"))
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        """When what was written has gone out, and that in time."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.close()
+            if self._transport.get_write_buffer_size():
+                self._taking.set(self._settings.timeouts.idle)
+
+    def _close_gently(self, linger: bool) -> None:
+        """Close. linger: the client may still be sending, and a reset would destroy our answer: end our side only and
+        read on for a while."""
+        if not linger or self._lingering or self._transport is None or self._transport.is_closing():
+            if not self._lingering:
+                self._close()
+            return
+        self._deaf = self._lingering = True
+        self._hold(PIPELINE_FULL | UPLOAD_WAITS | POOL_SLOW, False)
+        self._sending.set(LINGER)
+        try:
+            self._transport.write_eof()
+        except OSError:
+            self._abort()  # the client is gone already
+
+    def _abort(self) -> None:
+        """At once, by a reset: what the client has of an answer must not look whole."""
+        if self._transport is None:
+            return
+        connected = self._transport.get_extra_info("socket")
+        if connected is not None and connected.fileno() >= 0:
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()
+
     def drain(self) -> None:
         """Take no further request; close now if none is under way."""
         self.draining = True
         if self._exchange is not None:
             self._exchange.keep_alive = False
-        if self._request is None and not self._reader.rest and self._transport is not None:
-            self._transport.close()
+        elif self._request is None and not self._reader.begun:
+            self._close()
 
     def cut(self) -> None:
         """Close now, whatever is under way."""
-        if self._transport is not None:
-            self._transport.abort()
+        self._abort()

@@ -219,6 +219,8 @@ def parse_response(raw: bytes, method: bytes) -> Response:
         pass
     except httptools.HttpParserError as error:
         raise UpstreamProtocolError(f"the pool's answer is malformed: {error}") from error
+    if not 100 <= parser.get_status_code() <= 599:
+        raise UpstreamProtocolError(f"the pool's answer has no legal status: {parser.get_status_code()}")
     minor = 0 if parser.get_http_version() == "1.0" else 1
     response = Response(parser.get_status_code(), fields.reason, minor, fields.headers)
     length: int | Body | None = None
@@ -248,8 +250,8 @@ def parse_response(raw: bytes, method: bytes) -> Response:
     return response
 
 
-def forward_response(response: Response, minor: int, keep_alive: bool) -> tuple[bytes, bool]:
-    """The head for the client, and whether its body must be sent in chunks.
+def forward_response(response: Response, minor: int, keep_alive: bool) -> bytes:
+    """The head for the client. A body of unknown length is said to come in chunks, unless the client is HTTP/1.0.
 
     minor: the client's version. keep_alive: whether the client's connection stays open; an answer without length to
     an HTTP/1.0 client is ended by closing it, which the caller must see to.
@@ -262,8 +264,7 @@ def forward_response(response: Response, minor: int, keep_alive: bool) -> tuple[
         if key in dropped or (unframed and key == b"content-length"):
             continue
         parts += (name, b": ", value, b"\r\n")
-    chunked = isinstance(response.length, Body) and minor > 0
-    if chunked:
+    if isinstance(response.length, Body) and minor > 0:
         parts.append(b"Transfer-Encoding: chunked\r\n")
     if response.status >= 200:
         if not keep_alive:
@@ -271,7 +272,7 @@ def forward_response(response: Response, minor: int, keep_alive: bool) -> tuple[
         elif minor == 0:
             parts.append(b"Connection: keep-alive\r\n")
     parts.append(VIA % response.minor if response.status >= 200 else b"\r\n")
-    return b"".join(parts), chunked
+    return b"".join(parts)
 
 
 def own_answer(status: int, text: str, keep_alive: bool, method: bytes = b"GET") -> bytes:

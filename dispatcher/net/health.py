@@ -25,6 +25,7 @@ class _State:
     failures: int = 0
     ejections: int = 0
     out: asyncio.TimerHandle | None = None
+    in_since: float = float("-inf")
 
 
 class PassiveHealth:
@@ -49,12 +50,10 @@ class PassiveHealth:
     def is_up(self, pool: str) -> bool:
         return self._states[pool].out is None
 
-    def settled(self, pool: str, outcome: Outcome) -> None:
-        """A request on this pool is over."""
-        if outcome is Outcome.CANCELLED:
-            return
+    def settled(self, pool: str, outcome: Outcome, routed_at: float) -> None:
+        """A request on this pool is over. What was sent before the pool came back says nothing of it now."""
         state = self._states.get(pool)
-        if state is None:
+        if outcome is Outcome.CANCELLED or state is None or routed_at < state.in_since:
             return
         if outcome is Outcome.OK:
             state.failures = 0
@@ -76,7 +75,8 @@ class PassiveHealth:
     def _return(self, state: _State) -> None:
         state.out = None
         state.failures = 0
-        self._router.apply(Added(state.spec), self._clock())
+        state.in_since = self._clock()
+        self._router.apply(Added(state.spec), state.in_since)
         self._events.pool_up(state.spec.id, True)
 
     def close(self) -> None:

@@ -67,7 +67,7 @@ class Server:
         if limit and len(self._connections) >= limit:
             self.forwarder.events.rejected("connections")
             return _TooMany()
-        connection = ClientConnection(self.forwarder, self.settings, self._closed)
+        connection = ClientConnection(self.forwarder, self.settings, self._closed, self.draining)
         self._connections.add(connection)
         return connection
 

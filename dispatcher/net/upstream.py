@@ -6,10 +6,12 @@ What is not surely clean after a conversation is closed, never used again.
 from __future__ import annotations
 
 import asyncio
+import errno
 from typing import Protocol, cast
 
 from dispatcher.errors import (
     BadRequest,
+    OutOfResources,
     RequestError,
     UpstreamConnectTimeout,
     UpstreamProtocolError,
@@ -22,7 +24,8 @@ from dispatcher.net.framing import Body, Reader
 from dispatcher.net.heads import Response, parse_response
 from dispatcher.net.settings import Timeouts
 
-HEAD_LIMIT = 65536  # bytes of an answer's head
+HEAD_LIMIT = 32768  # bytes of an answer's head
+EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM}
 IDLE_KEPT = 512  # unused connections kept for a pool
 
 
@@ -58,7 +61,8 @@ class PoolConnection(asyncio.Protocol):
         self._got_bytes = False
         self._chunked_upload = False
         self._upload_open = False
-        self._held = False
+        self._write_held = False  # the pool takes the request's body too slowly
+        self._read_held = False  # the client takes its answer too slowly
         self._closed = False
 
     def __repr__(self) -> str:
@@ -85,48 +89,41 @@ class PoolConnection(asyncio.Protocol):
             over.set_exception(UpstreamStale(f"pool {self.upstream.id} closed the connection before the request"))
         else:
             self.transport.write(head)
-            self._timer.set(self.upstream.timeouts.answer)
+            self._arm()
         return over
+
+    def upload(self, pieces: list[bytes], complete: bool) -> None:
+        """What there is of the request's body, in order; one chunk where the body is chunked."""
+        if not self._upload_open or self._closed or self.transport is None or self.transport.is_closing():
+            return
+        data = b"".join(pieces)
+        if self._chunked_upload:
+            end = b"0\r\n\r\n" if complete else b""
+            data = b"%x\r\n%b\r\n%b" % (len(data), data, end) if data else end
+        if data:
+            self.transport.write(data)
+        self._upload_open = not complete
+        self._arm()
 
     def give_up(self, error: RequestError) -> None:
         """End the conversation with this error; the connection cannot be used again."""
         self._fail(error)
 
-    def upload(self, data: bytes) -> None:
-        """A piece of the request's body."""
-        if self._closed or not self._upload_open or not data:
-            return
-        assert self.transport is not None
-        if self._chunked_upload:
-            self.transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
-        else:
-            self.transport.write(data)
-        if self._response is None:
-            self._timer.set(self.upstream.timeouts.answer)
-
-    def upload_end(self) -> None:
-        """The request's body is complete."""
-        if self._upload_open and self._chunked_upload and not self._closed:
-            assert self.transport is not None
-            self.transport.write(b"0\r\n\r\n")
-        self._upload_open = False
-
     def hold(self, hold: bool) -> None:
-        """Stop reading while the client takes its answer too slowly; the pool's silence is then not its fault."""
-        if self._closed or hold is self._held:
+        """Stop reading while the client takes its answer too slowly."""
+        if self._closed or hold is self._read_held or self.transport is None or self.transport.is_closing():
             return
-        assert self.transport is not None
-        self._held = hold
+        self._read_held = hold
         if hold:
             self.transport.pause_reading()
-            self._timer.clear()
         else:
             self.transport.resume_reading()
-            self._timer.set(self.upstream.timeouts.idle)
+        self._arm()
 
     def release(self) -> None:
         """The conversation is over, however: keep the connection if it is clean, else close it."""
-        over = self._over
+        self.hold(False)
+        over, self._conversation = self._over, None
         ended_well = over is not None and over.done() and not over.cancelled() and over.exception() is None
         clean = (
             ended_well
@@ -135,15 +132,26 @@ class PoolConnection(asyncio.Protocol):
             and not self._reader.rest
             and self._response is not None
             and self._response.keep_alive
+            and self.transport is not None
+            and not self.transport.get_write_buffer_size()  # it answered without having taken the whole request
         )
-        if self._held:
-            self.hold(False)
-        self._conversation = None
         if clean:
             self._timer.set(self.upstream.timeouts.pool_idle)
             self.upstream.keep(self)
         else:
             self.close()
+
+    def _arm(self) -> None:
+        """Start the clock for what the pool owes us now, if it owes us anything.
+
+        While the client is still to send its body, or does not take the answer, the silence is the client's.
+        """
+        if self._read_held or (self._upload_open and not self._write_held):
+            self._timer.clear()
+        elif self._response is None and not self._write_held:
+            self._timer.set(self.upstream.timeouts.answer)
+        else:
+            self._timer.set(self.upstream.timeouts.idle)
 
     def close(self) -> None:
         self._closed = True
@@ -157,11 +165,9 @@ class PoolConnection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)  # uvloop's are not derived from it
 
     def data_received(self, data: bytes) -> None:
-        if self._conversation is None or (self._over is not None and self._over.done()):
+        if self._conversation is None or self._over is None or self._over.done():
             self._unasked()
             return
-        if self._response is not None:
-            self._timer.set(self.upstream.timeouts.idle)
         self._got_bytes = True
         try:
             self._reader.feed(data)
@@ -169,6 +175,9 @@ class PoolConnection(asyncio.Protocol):
             self._fail(UpstreamProtocolError(f"the answer of pool {self.upstream.id} is malformed: {error}"))
         except UpstreamProtocolError as error:
             self._fail(error)
+        else:
+            if not self._over.done():
+                self._arm()
         self._conversation.flush()
 
     def eof_received(self) -> bool:
@@ -191,12 +200,16 @@ class PoolConnection(asyncio.Protocol):
             self._fail(UpstreamProtocolError(f"pool {self.upstream.id} closed the connection without an answer"))
 
     def pause_writing(self) -> None:
-        if self._conversation is not None:
-            self._conversation.hold_upload(True)
+        self._hold_upload(True)
 
     def resume_writing(self) -> None:
+        self._hold_upload(False)
+
+    def _hold_upload(self, hold: bool) -> None:
+        self._write_held = hold
         if self._conversation is not None:
-            self._conversation.hold_upload(False)
+            self._arm()
+            self._conversation.hold_upload(hold)
 
     # -- framing.Sink
 
@@ -207,7 +220,6 @@ class PoolConnection(asyncio.Protocol):
             raise UpstreamProtocolError(f"pool {self.upstream.id} switched protocols without being asked")
         if response.status >= 200:
             self._response = response
-            self._timer.set(self.upstream.timeouts.idle)
         self._conversation.answer_head(response)
         return response.length
 
@@ -275,17 +287,18 @@ class Upstream:
         return None
 
     async def connect(self) -> PoolConnection:
-        """A fresh connection. Raises UpstreamUnreachable."""
+        """A fresh connection. Raises UpstreamUnreachable, OutOfResources."""
         seconds = self.timeouts.connect or None
         try:
             async with asyncio.timeout(seconds):
                 _, connection = await self.loop.create_connection(lambda: PoolConnection(self), self.host, self.port)
         except TimeoutError as error:
             raise UpstreamConnectTimeout(f"pool {self.id} did not accept a connection in {seconds:g} s") from error
-        except OSError as error:
-            raise UpstreamUnreachable(
-                f"pool {self.id} at {self.host}:{self.port}: {error.strerror or error}"
-            ) from error
+        except (OSError, UnicodeError) as error:
+            text = f"pool {self.id} at {self.host}:{self.port}: {getattr(error, 'strerror', None) or error}"
+            if isinstance(error, OSError) and error.errno in EXHAUSTED:
+                raise OutOfResources(text) from error
+            raise UpstreamUnreachable(text) from error
         self._all.add(connection)
         return connection
 

@@ -25,7 +25,7 @@ from random import Random
 from dispatcher.core.interfaces import FleetView
 from dispatcher.core.types import Added, Change, Decision, Job, Phase
 from dispatcher.errors import ConfigError
-from dispatcher.policies.base import LearningPolicy
+from dispatcher.policies.base import REMEMBERED, LearningPolicy
 
 
 class Lased(LearningPolicy):
@@ -106,8 +106,10 @@ class Lased(LearningPolicy):
     def adapt(self, change: Change, fleet: FleetView) -> None:
         if isinstance(change, Added):
             super().adapt(change, fleet)
-            self._rates[change.spec.id] = self.means[change.spec.id].rate
+            # one that comes back within the episode is judged as at the episode's beginning
+            self._rates.setdefault(change.spec.id, self.means[change.spec.id].rate)
         else:
             self._left_to_try.pop(change.pool, None)
             super().adapt(change, fleet)
-            self._rates.pop(change.pool, None)
+            if len(self._rates) > len(self.means) + REMEMBERED:
+                self._rates = {pool: rate for pool, rate in self._rates.items() if pool in self.means}

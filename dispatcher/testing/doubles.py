@@ -66,7 +66,7 @@ class Table:
         return ticket
 
     def finish(self, ticket: Ticket, outcome: Outcome = Outcome.OK, service_time: float | None = 1.0) -> None:
-        self.now += 1.0
+        self.now += max(1.0, service_time or 0.0)
         self.open.remove(ticket)
         self.router.settle(ticket, self.now, outcome, service_time if outcome is Outcome.OK else None)
 

@@ -1,5 +1,6 @@
 """In-flight counts are exact: opened once, closed once, never negative, whatever goes wrong."""
 
+import math
 from random import Random
 
 import pytest
@@ -7,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.core.fleet import Fleet
+from dispatcher.core.regret import RegretMeter
 from dispatcher.core.router import Router
 from dispatcher.core.types import Added, Decision, Job, Outcome, PoolSpec, Removed
 from dispatcher.errors import ConfigError, InternalError, NoPoolAvailable, PolicyError
 from dispatcher.policies.jsq import Jsq
 from dispatcher.policies.sed import Sed
+from dispatcher.recorders.memory import Rows
 from dispatcher.testing import Recording, Table
 
 POOLS = [PoolSpec("a"), PoolSpec("b")]
@@ -151,6 +154,53 @@ def test_only_success_teaches():
         table.router.settle(table.router.route(Job(1), 0.0), 1.0, outcome, service_time=0.001)
     taught = [(done.outcome, done.service_time) for done in table.recording.completions]
     assert taught == [(o, 0.001 if o is Outcome.OK else None) for o in Outcome]
+
+
+@pytest.mark.parametrize("told", [0.0, -1.0, 1e9, math.inf, math.nan])
+def test_a_service_time_that_cannot_be_true_is_not_believed(told):
+    table = Table(jsq(), POOLS)
+    table.router.settle(table.router.route(Job(1), 0.0), 1.0, Outcome.OK, service_time=told)
+    assert table.recording.completions[0].service_time is None
+
+
+def test_what_must_not_teach_does_not():
+    table = Table(jsq(), POOLS, infer=True)
+    table.router.settle(table.router.route(Job(1), 0.0), 1.0, Outcome.OK, teaches=False)
+    assert table.recording.completions[0].service_time is None
+
+
+def test_a_pool_that_returns_has_its_old_place():
+    table = Table(jsq(), [PoolSpec(name) for name in "abc"])
+    table.remove("a")
+    table.add(PoolSpec("a"))
+    assert [pool.id for pool in table.router.fleet.pools] == ["a", "b", "c"]
+
+
+def test_pools_that_come_and_go_for_ever_leave_nothing_behind():
+    table = Table(jsq(), POOLS, infer=True)
+    for i in range(3000):
+        table.add(PoolSpec(f"x{i}"))
+        table.arrive(frozenset("ab"))
+        table.finish(table.open[-1])
+        table.remove(f"x{i}")
+    assert len(table.router._clocks) < 400
+    assert len(table.router.fleet._places) < 1100
+
+
+class Mute(Jsq):
+    """Raises where recorders ask."""
+
+    def rate(self, pool):
+        raise RuntimeError("secret")
+
+
+def test_a_policy_that_cannot_tell_its_rates_still_routes():
+    policy = Mute(rng=Random(1))
+    meter = RegretMeter(policy)
+    table = Table(policy, POOLS, recorders=[meter, Rows(policy, meter)])
+    table.finish(table.arrive())
+    assert table.state == (0, 0)
+    assert "secret" in str(table.recording.faults[0])
 
 
 def test_removed_last_pool_leaves_an_empty_view():

@@ -22,7 +22,7 @@ def ticket(pool, n, now):
 def observe(jobs, servers=1, overhead=0.0):
     """jobs: (arrival, work), in order; served FCFS. Yields (observed, work), in order of departure."""
     pool = Pool(PoolSpec("a", servers=servers))
-    clock, station, events = ServiceClock(pool), Station(servers), []
+    clock, station, events = ServiceClock(pool.servers), Station(servers), []
     for n, (at, work) in enumerate(jobs):
         heapq.heappush(events, (at, 1, n, work))
     there = {}
@@ -30,7 +30,7 @@ def observe(jobs, servers=1, overhead=0.0):
         now, kind, n, work = heapq.heappop(events)
         if kind == 1:
             there[n] = ticket(pool, n, now)
-            clock.arrived(there[n])
+            clock.arrived(there[n], now)
             finish = station.admit(now + overhead / 2, work) + overhead / 2
             heapq.heappush(events, (finish, 0, n, work))
         else:
@@ -58,14 +58,14 @@ def test_over_a_busy_period_the_times_add_up_to_the_busy_time_whatever_the_order
     """A pool with one processor that may serve in any order: departures at any instants at which it is busy."""
     dice = Random(seed)
     pool = Pool(PoolSpec("a"))
-    clock = ServiceClock(pool)
+    clock = ServiceClock(pool.servers)
     now, there, total, busy, began = 0.0, [], 0.0, 0.0, 0.0
     for n, (gap, _) in enumerate(jobs):
         now += gap
         if not there:
             began = now
         there.append(ticket(pool, n, now))
-        clock.arrived(there[-1])
+        clock.arrived(there[-1], now)
         while there and dice.random() < 0.5:
             now += dice.random()
             total += clock.departed(there.pop(dice.randrange(len(there))), now, True)
@@ -79,30 +79,46 @@ def test_over_a_busy_period_the_times_add_up_to_the_busy_time_whatever_the_order
     assert total == pytest.approx(busy, abs=1e-6)
 
 
-def test_what_was_in_flight_when_a_request_failed_teaches_nothing():
-    pool = Pool(PoolSpec("a"))
-    clock = ServiceClock(pool)
-    first, second = (ticket(pool, n, float(n)) for n in range(2))
-    for one in (first, second):
-        clock.arrived(one)
-    assert clock.departed(first, 2.0, False) is None
-    third = ticket(pool, 3, 2.5)
-    clock.arrived(third)
-    assert clock.departed(second, 3.0, True) is None
-    assert clock.departed(third, 4.0, True) == 1.0
+def test_after_a_failure_the_pool_is_not_believed_until_it_has_served_what_came_later():
+    """The dead request may still be in service: neither who was there with it nor who waited behind it can teach."""
+    clock = ServiceClock(servers=1)
+    clock.arrived("dead", 0.0)
+    clock.arrived("beside", 1.0)
+    assert clock.departed("dead", 2.0, served=False) is None
+    clock.arrived("behind", 2.5)
+    clock.arrived("after", 2.6)
+    assert clock.departed("beside", 3.0, served=True) is None
+    assert clock.departed("behind", 4.0, served=True) is None
+    assert clock.departed("after", 5.5, served=True) == 1.5
 
 
 def test_a_request_cancelled_while_it_waited_gives_its_place_up():
-    pool = Pool(PoolSpec("a"))
-    clock = ServiceClock(pool)
-    tickets = [ticket(pool, n, float(n)) for n in range(2)]
-    for one in tickets:
-        clock.arrived(one)
-    assert clock.departed(tickets[1], 1.5, False) is None
-    late = ticket(pool, 3, 1.6)
-    clock.arrived(late)
-    clock.departed(tickets[0], 5.0, True)
-    assert clock.departed(late, 7.0, True) == 2.0
+    clock = ServiceClock(servers=1)
+    clock.arrived("served", 0.0)
+    clock.arrived("gone", 1.0)
+    clock.departed("gone", 1.5, served=False)
+    for n in range(3):
+        clock.arrived(n, 2.0)
+    clock.departed("served", 5.0, served=True)
+    assert [clock.departed(n, 7.0 + 2 * n, served=True) for n in range(3)] == [None, 2.0, 2.0]
+
+
+def test_what_was_never_wholly_sent_has_no_service_and_takes_no_place():
+    clock = ServiceClock(servers=1)
+    clock.arrived("quick", 1.0)
+    assert clock.departed("quick", 2.0, served=True) == 1.0
+    assert clock.departed("still uploading", 3.0, served=True) is None
+
+
+def test_a_request_whose_end_will_not_show_is_forgotten_with_those_there():
+    clock = ServiceClock(servers=1)
+    clock.arrived("slow reader", 0.0)
+    clock.arrived("beside", 0.5)
+    clock.forget("slow reader", 1.0)
+    assert clock.departed("beside", 2.0, served=True) is None
+    clock.arrived("later", 3.0)
+    assert clock.departed("later", 4.0, served=True) == 1.0
+    assert clock.departed("slow reader", 9.0, served=True) is None
 
 
 LAWS = {
@@ -136,19 +152,19 @@ def test_nothing_is_corrected_before_both_kinds_were_seen():
 
 def test_a_request_that_came_just_before_its_predecessors_end_was_seen_began_on_arrival():
     pool = Pool(PoolSpec("a"))
-    clock = ServiceClock(pool)
+    clock = ServiceClock(pool.servers)
     clock.overhead.seconds = 0.5
     first, second = ticket(pool, 1, 0.0), ticket(pool, 2, 2.9)
-    clock.arrived(first)
-    clock.arrived(second)
+    clock.arrived(first, first.routed_at)
+    clock.arrived(second, second.routed_at)
     assert clock.departed(first, 3.0, True) == 2.5
     assert clock.departed(second, 5.0, True) == pytest.approx(5.0 - 3.4)
 
 
 def test_what_a_pool_says_itself_is_not_worked_out():
     pool = Pool(PoolSpec("a"))
-    clock = ServiceClock(pool)
-    clock.arrived(one := ticket(pool, 1, 0.0))
+    clock = ServiceClock(pool.servers)
+    clock.arrived(one := ticket(pool, 1, 0.0), 0.0)
     assert clock.departed(one, 3.0, True, told=True) is None
 
 

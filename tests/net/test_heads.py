@@ -97,6 +97,8 @@ NO_ANSWERS = [
     b"HTTP/1.1 20 OK\r\n\r\n",
     b"HTTP/1.1 200 OK\r\nX : a\r\n\r\n",
     b"ICY 200 OK\r\n\r\n",
+    b"HTTP/1.1 600 No\r\n\r\n",
+    b"HTTP/1.1 099 No\r\n\r\n",
     b"HTTP/1.1 200 OK\r\nContent-Length: 1, 1\r\n\r\n",
     b"HTTP/1.1 200 OK\nX: a\n\n\r\n\r\n",
     b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
@@ -110,7 +112,7 @@ def test_answers_that_are_none(raw):
 
 
 def test_reasons_pass_and_odd_ones_too():
-    head, _ = forward_response(
+    head = forward_response(
         parse_response(b"HTTP/1.1 299 Caf\xe9 au lait\r\nContent-Length: 0\r\n\r\n", b"GET"), 1, True
     )
     assert head.startswith(b"HTTP/1.1 299 Caf\xe9 au lait\r\n")

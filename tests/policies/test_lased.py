@@ -104,6 +104,17 @@ def test_a_pool_that_returns_is_remembered():
     assert t.router.policy.rate("b") == 2.0
 
 
+def test_a_pool_that_returns_within_the_episode_is_judged_as_at_its_beginning():
+    t = table(n0=1)
+    for ticket in (t.arrive(), t.arrive()):
+        t.finish(ticket, service_time=0.5)
+    held = [t.arrive(), t.arrive()]
+    t.finish(next(ticket for ticket in held if ticket.pool.id == "a"), service_time=9.0)
+    t.remove("a")
+    t.add(POOLS[0])
+    assert t.router.policy.rate("a") == 2.0
+
+
 def test_what_left_long_ago_is_forgotten():
     t = table(n0=1)
     for i in range(400):
