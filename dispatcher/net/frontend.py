@@ -31,17 +31,18 @@ LINGER = 2.0  # seconds in which a client may still read its answer while it goe
 
 
 class ClientConnection(asyncio.Protocol):
-    """closed: called once when the connection is gone. draining: it comes while the server takes no more."""
+    """opened, closed: called once each, when the connection is made and when it is gone."""
 
     def __init__(
         self,
         forwarder: Forwarder,
         settings: Settings,
+        opened: Callable[[ClientConnection], None],
         closed: Callable[[ClientConnection], None],
-        draining: bool = False,
     ) -> None:
         self._forwarder = forwarder
         self._settings = settings
+        self._opened = opened
         self._closed = closed
         self._loop = asyncio.get_running_loop()
         self._reader = Reader(self, settings.limits.head_bytes)
@@ -60,7 +61,7 @@ class ClientConnection(asyncio.Protocol):
         self._deaf = False  # what more comes cannot be understood, or does not matter
         self._lingering = False
         self._writing_held = False
-        self.draining = draining
+        self.draining = False
         self.address = b""
         self.upload_complete = True
 
@@ -73,11 +74,9 @@ class ClientConnection(asyncio.Protocol):
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's are not derived from it
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]).encode() if isinstance(peer, tuple) else b"unknown"
-        if self.draining:
-            transport.close()
-            return
         self._sending.set(self._settings.timeouts.head)
         self._task = self._loop.create_task(self._serve())
+        self._opened(self)
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:

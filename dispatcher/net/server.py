@@ -67,9 +67,12 @@ class Server:
         if limit and len(self._connections) >= limit:
             self.forwarder.events.rejected("connections")
             return _TooMany()
-        connection = ClientConnection(self.forwarder, self.settings, self._closed, self.draining)
+        return ClientConnection(self.forwarder, self.settings, self._opened, self._closed)
+
+    def _opened(self, connection: ClientConnection) -> None:
         self._connections.add(connection)
-        return connection
+        if self.draining:
+            connection.drain()
 
     def _closed(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)

@@ -122,7 +122,26 @@ class Llhttp:
 
 
 ALPHABET = st.sampled_from(
-    [b"0", b"1", b"5", b"a", b"\r\n", b"\r", b"\n", b";", b" ", b"x", b"hello", b"T: v", b"-", b"+", b"\x00"]
+    [
+        b"0",
+        b"1",
+        b"5",
+        b"a",
+        b"\r\n",
+        b"\r",
+        b"\n",
+        b";",
+        b" ",
+        b"x",
+        b"hello",
+        b"T: v",
+        b"-",
+        b"+",
+        b"\x00",
+        b"=",
+        b'"',
+        b"\\",
+    ]
 )
 
 
@@ -171,6 +190,22 @@ def test_an_empty_line_before_a_request_is_ignored():
     assert events.heads == [b"GET / HTTP/1.1\r\n\r\n"]
     with pytest.raises(BadRequest, match="more than one empty line"):
         reader.feed(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("extension", [b"", b";a", b";a=b", b';a="b;c\\"";d=e'])
+def test_chunk_extensions_are_read_and_dropped(extension):
+    events = Events()
+    Reader(events, 1000).feed(
+        b"POST / HTTP/1.1\r\nTE: chunked\r\n\r\n5%b\r\nhello\r\n0%b\r\n\r\n" % (extension, extension)
+    )
+    assert events.bodies == [b"hello"]
+
+
+@pytest.mark.parametrize("line", [b"5 ", b"5;", b"5;;a", b"5; a", b"5;a=", b'5;a="b', b"0x5", b"5;a\x00", b""])
+def test_chunk_lines_that_are_none(line):
+    reader = Reader(Events(), 1000)
+    with pytest.raises(BadRequest):
+        reader.feed(b"POST / HTTP/1.1\r\nTE: chunked\r\n\r\n%b\r\nhello\r\n0\r\n\r\n" % line)
 
 
 def test_endless_chunk_lines_and_trailers_are_refused():
