@@ -98,6 +98,7 @@ class ClientConnection(asyncio.Protocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None  # a dead one must not be touched again
         self._sending.stop()
         self._taking.stop()
         self._closed(self)

@@ -185,6 +185,7 @@ class PoolConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closed = True
+        self.transport = None  # a dead one must not be touched again
         self._timer.stop()
         self.upstream.forget(self)
         if self._conversation is None or self._over is None or self._over.done():

@@ -78,9 +78,16 @@ class Wire:
     def close(self):
         self.writer.close()
 
+    def kill(self):
+        """Close at once, if that has not happened yet."""
+        try:
+            self.writer.transport.abort()
+        except AttributeError:
+            pass  # asyncio's transports cannot take it twice
+
     def reset(self):
         self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.writer.transport.abort()
+        self.kill()
 
 
 async def answer_ok(pool):
@@ -123,7 +130,7 @@ class Pool:
         """Refuse connections from now on, and break those that are open."""
         self.server.close()
         for wire in self.connections:
-            wire.writer.transport.abort()
+            wire.kill()
         for task in list(self.tasks):
             task.cancel()
         await asyncio.sleep(0)
@@ -192,7 +199,7 @@ async def front(*scripts, policy="jsq", **config):
             yield there
         finally:
             for client in there.clients:
-                client.writer.transport.abort()
+                client.kill()
             for pool in pools:
                 await pool.close()
 

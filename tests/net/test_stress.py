@@ -96,7 +96,7 @@ async def test_whatever_happens_nothing_is_left(seed, caplog):
 
             await asyncio.gather(*(lives(n) for n in range(20)))
             for client in f.clients:
-                client.writer.transport.abort()
+                client.kill()
             await f.settled()
             await eventually(lambda: repr(f.service.server) == "<Server 0 connections>")
             assert len(settled) == f.service.rows.count == len(set(settled))
