@@ -88,6 +88,8 @@ def check(config: ConfigFile = None, pool: PoolFlags = None, policy: PolicyFlag 
         rate = "" if entry.true_rate is None else f", true rate {entry.true_rate:g}"
         servers = f"{entry.servers} server{'s' * (entry.servers > 1)}"
         typer.echo(f"pool    {entry.name} at {entry.url}, {servers}, guess {entry.guess:g} a second{rate}")
+    for section in ("limits", "timeouts", "health"):
+        typer.echo(f"{section:<7} {options_text(getattr(loaded, section).model_dump())}")
     typer.echo("ok")
 
 
@@ -157,7 +159,8 @@ def main() -> NoReturn:
         sys.exit(app(standalone_mode=False, prog_name="lased-dispatcher") or 0)
     except (ConfigError, typer.TyperException) as error:
         message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
-        print(f"error: {message}", file=sys.stderr)  # noqa: T201
+        if message:  # there is none where the help was printed instead
+            print(f"error: {message}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
     except DispatcherError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201

@@ -6,6 +6,7 @@ wrong with it, and for an unknown key the nearest known one.
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator, model_validator
 
 from dispatcher.core.types import PoolSpec
 from dispatcher.errors import ConfigError
@@ -90,7 +91,7 @@ class Config(BaseModel):
 
     listen: str = "127.0.0.1:8080"
     admin: str = "127.0.0.1:9090"
-    seed: Annotated[int, Field(ge=0)] = 1
+    seed: int = 1
     rows: str = ""
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     pools: Annotated[list[PoolConfig], Field(min_length=1)]
@@ -113,6 +114,12 @@ class Config(BaseModel):
                 raise ValueError(f"two pools are named {name!r}; names must differ")
         return pools
 
+    @model_validator(mode="after")
+    def _two_ports(self) -> Config:
+        if self.listen == self.admin and parse_address(self.listen)[1]:
+            raise ValueError(f"listen and admin are both {self.listen}; each needs a port of its own")
+        return self
+
     @property
     def settings(self) -> Settings:
         """What the forwarding path needs of it."""
@@ -124,23 +131,36 @@ class Config(BaseModel):
 
 
 def load(path: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Config:
-    """The configuration in force. flags: top-level keys, and dotted ones (`policy.name`). Raises ConfigError."""
-    source = str(path) if path else "the command line"
+    """The configuration in force. flags: top-level keys, and dotted ones (`policy.name`). Raises ConfigError.
+
+    Options in the file belong to the policy in the file: naming another one leaves them behind.
+    """
     data = _read(path) if path else {}
-    for key, value in (*_from_environment(environment), *flags.items()):
+    named = data["policy"].get("name") if isinstance(data.get("policy"), dict) else None
+    sources: dict[str, str] = {}
+    given = [(key, value, name) for name, key, value in _from_environment(environment)]
+    for key, value, source in (*given, *((key, value, "the command line") for key, value in flags.items())):
         table = data
         *above, last = key.split(".")
         for name in above:
             table = table.setdefault(name, {})
             if not isinstance(table, dict):
-                raise ConfigError(f"{source}: {name}: must be a table")
+                raise ConfigError(f"{path}: {name}: must be a table")
         table[last] = value
-    if not data.get("pools"):
-        raise ConfigError(f"{source}: pools: there must be at least one; give [[pools]] or --pool NAME=URL")
+        sources[key] = source
+    if "policy.name" in sources and data["policy"]["name"] != named and "policy.options" not in sources:
+        data["policy"].pop("options", None)
     try:
+        if not data.get("pools"):
+            raise ConfigError("pools: there must be at least one; give [[pools]] or --pool NAME=URL")
         return Config.model_validate(data)
     except ValidationError as error:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"])
+        blamed = [source for key, source in sources.items() if where.startswith(key)]
+        source = blamed[0] if blamed else str(path or "the command line")
         raise ConfigError(f"{source}: {describe(error)}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path or 'the command line'}: {error}") from error
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -154,10 +174,10 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not TOML: {error}") from error
 
 
-def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, Any]]:
-    """`LASED_TIMEOUTS_ANSWER=5` is timeouts.answer. Values are read as TOML, else taken as text.
+def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str, Any]]:
+    """(variable, key, value): `LASED_TIMEOUTS_ANSWER=5` is timeouts.answer. Values are TOML, else taken as text.
 
-    Names that are no key are left alone: platforms make variables of their own from a service's name.
+    Names that are far from any key are left alone: platforms make variables of their own from a service's name.
     """
     known = {}
     for name, key in Config.model_fields.items():
@@ -165,7 +185,16 @@ def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, Any]]:
         nested = kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else {}
         for path in [f"{name}.{sub}" for sub in nested] or [name]:
             known[ENV + path.replace(".", "_").upper()] = path
-    return [(known[name], _toml_value(text)) for name, text in environment.items() if name in known]
+    found = []
+    for name, text in environment.items():
+        if name in known:
+            found.append((name, known[name], _toml_value(text)))
+        elif name.startswith(ENV):
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+            if near or any(variable.startswith(f"{name}_") for variable in known):
+                hint = near or [variable for variable in known if variable.startswith(f"{name}_")]
+                raise ConfigError(f"{name}: unknown variable (did you mean {hint[0]}?)")
+    return found
 
 
 def _toml_value(text: str) -> Any:
@@ -187,7 +216,7 @@ def describe(error: ValidationError) -> str:
         text = str(first["ctx"]["error"])
     else:
         text = f"{first['msg'][0].lower()}{first['msg'][1:]}, not {first['input']!r}"
-    return f"{path}: {text}" + (f" (and {len(more)} more)" if more else "")
+    return (f"{path}: " if path else "") + text + (f" (and {len(more)} more)" if more else "")
 
 
 def _keys_at(location: tuple[int | str, ...]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import sys
 from importlib.metadata import EntryPoint, entry_points
 from random import Random
 from typing import Any, get_args, get_origin
@@ -16,6 +17,7 @@ from dispatcher.core.interfaces import Policy, PolicyFactory
 from dispatcher.errors import ConfigError
 
 GROUP = "dispatcher.policies"
+VERBS = ("choose", "learn", "adapt")
 
 
 def registered() -> dict[str, EntryPoint]:
@@ -32,6 +34,8 @@ def nearest(word: str, known: list[str]) -> str:
 def factory(name: str) -> PolicyFactory:
     """The factory of this name. Raises ConfigError if there is none or it cannot be imported."""
     points = registered()
+    if ":" in name and "" not in sys.path:
+        sys.path.insert(0, "")  # a module beside the user, as `python -m` would find it
     try:
         if name in points:
             loaded = points[name].load()
@@ -43,8 +47,10 @@ def factory(name: str) -> PolicyFactory:
             raise ConfigError(
                 f"there is no policy {name!r}{nearest(name, known)}; known: {', '.join(known)}, or module:attr"
             )
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"policy {name!r} cannot be loaded: {error}") from error
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"policy {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
     if not callable(loaded):
         raise ConfigError(f"policy {name!r} is a {type(loaded).__name__}, not something to be called")
     return loaded  # type: ignore[no-any-return]
@@ -52,7 +58,10 @@ def factory(name: str) -> PolicyFactory:
 
 def options_of(maker: PolicyFactory) -> dict[str, inspect.Parameter]:
     """The options a factory takes, by name; `rng` is not one."""
-    parameters = inspect.signature(maker, eval_str=True).parameters
+    try:
+        parameters = inspect.signature(maker, eval_str=True).parameters
+    except (TypeError, ValueError, NameError) as error:
+        raise ConfigError(f"a policy must be made as factory(rng=…, **options); {maker!r} does not tell how") from error
     return {name: p for name, p in parameters.items() if name != "rng" and p.kind is not p.VAR_KEYWORD}
 
 
@@ -72,9 +81,15 @@ def create(name: str, rng: Random, options: dict[str, Any] | None = None) -> Pol
             raise ConfigError(f"policy {name!r} has no option {key!r}{nearest(key, list(known))}; {takes}")
         given[key] = _fit(name, key, value, known[key].annotation)
     try:
-        return maker(rng=rng, **given)
+        policy = maker(rng=rng, **given)
     except ConfigError as error:
         raise ConfigError(f"policy {name!r}: {error}") from error
+    except Exception as error:
+        raise ConfigError(f"policy {name!r} cannot be made: {type(error).__name__}: {error}") from error
+    missing = [verb for verb in VERBS if not callable(getattr(policy, verb, None))]
+    if missing:
+        raise ConfigError(f"policy {name!r} is no policy: it has no {', '.join(missing)}")
+    return policy
 
 
 def _fit(name: str, key: str, value: Any, kind: Any) -> Any:

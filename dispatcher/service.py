@@ -87,7 +87,7 @@ class Service:
                          registry=self.registry)  # fmt: skip
 
     def _notify(self, event: str, **details: Any) -> None:
-        level = "info" if event == "pool_up" else "error" if event == "internal_error" else "warning"
+        level = "info" if event == "pool_tried_again" else "error" if event == "internal_error" else "warning"
         getattr(log, level)(event, **details)
 
     @contextlib.asynccontextmanager
@@ -106,7 +106,10 @@ class Service:
             await self.server.cut()
             await self.admin.close()
             if self.lines is not None:
-                self.lines.close()
+                try:
+                    self.lines.close()
+                except OSError as error:
+                    log.error("rows_not_written", path=self.config.rows, error=error.strerror)
 
     async def run_until_signal(self) -> None:
         """Serve until SIGINT or SIGTERM, then drain; a second signal ends it at once."""

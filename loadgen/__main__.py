@@ -8,6 +8,7 @@ import math
 import resource
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from enum import StrEnum
@@ -90,6 +91,16 @@ def whole_numbers(text: str, name: str) -> tuple[int, ...]:
     return tuple(int(value) for value in values)
 
 
+def prepare(folder: Path) -> None:
+    """Make the folder, and see that it can be written into before any work is done for it. Raises BackendError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise BackendError(f"cannot write into {folder}: {error.strerror}") from error
+
+
 @app.command(epilog="Example: lased-loadgen attack http://127.0.0.1:8080/ --rate 30 --duration 20 --seed 1 --json")
 def attack(
     url: Annotated[str, typer.Argument(help="Where to send GET requests.")],
@@ -111,6 +122,10 @@ def attack(
         offsets = processes.schedule(processes.parse(arrivals, rate, stream(seed, "arrivals")), duration)
     except ValueError as error:
         raise ConfigError(str(error)) from None
+    if not len(offsets):
+        raise ConfigError("the schedule holds no request: raise --rate or --duration")
+    if out is not None:
+        prepare(out)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # nothing else may cap the requests in flight
     summary = until_signal(lambda stop: _attack(Attack(url, offsets, timeout), rate, duration, stop, out))
@@ -143,7 +158,6 @@ async def _attack(run: Attack, rate: float, duration: float, stop: asyncio.Event
     cut_short = min(duration, loop.time() - began_at) if stop.is_set() else duration
     summary = summarize(run.records, rate, cut_short)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
         run.records.write_csv(out / "requests.csv")
         (out / "summary.json").write_text(json.dumps(summary.as_json(), indent=1) + "\n")
     return summary
@@ -165,7 +179,9 @@ def simulate(
         str, typer.Option(help="Law of service times: exp, fixed, lognormal:cv=2, hyperexp:cv=2.")
     ] = "exp",
     option: Annotated[list[str] | None, typer.Option(help="An option of the policy, k=v; repeat for more.")] = None,
-    engine: Annotated[Engine, typer.Option(help="object: the live service's own objects.")] = Engine.AUTO,
+    engine: Annotated[
+        Engine, typer.Option(help="object: the live service's own objects; compiled comes later.")
+    ] = Engine.AUTO,
     trace: Annotated[Path | None, typer.Option(help="Write the first replication's decisions here, CSV.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -214,6 +230,7 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Two real pools, the dispatcher, Poisson traffic: LASED learns, then Greedy on the same traffic does not."""
+    prepare(out)
     scene = show.Scene(duration=duration, seed=seed)
     make_screen = report.LiveScreen if console.is_terminal and not as_json else report.PlainScreen
     console.print(
@@ -254,7 +271,8 @@ def main() -> NoReturn:
         sys.exit(app(standalone_mode=False, prog_name="lased-loadgen") or 0)
     except (ConfigError, typer.TyperException) as error:
         message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
-        print(f"error: {message}", file=sys.stderr)  # noqa: T201
+        if message:  # there is none where the help was printed instead
+            print(f"error: {message}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
     except (DispatcherError, BackendError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201

@@ -65,6 +65,10 @@ class Run:
     samples: list[Sample] = field(default_factory=list)
 
     @property
+    def ended_early(self) -> bool:
+        return len(self.rows) < len(self.records)
+
+    @property
     def final(self) -> Mapping[str, Any]:
         return self.samples[-1].state
 

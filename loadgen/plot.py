@@ -29,13 +29,12 @@ def demo_picture(scene: Scene, runs: Sequence[Run], path: Path) -> None:
         times = np.array([row["time"] for row in run.rows])
         count = np.cumsum(run.wrong)
         regret.step(times - times[0], count, where="post", color=colour, label=f"{run.policy}: {count[-1]}")
-    regret.set_yscale("symlog", linthresh=10)
     regret.set_ylim(bottom=0)
     regret.set_xlabel("seconds")
-    regret.set_ylabel("wrong decisions so far (log above 10)")
-    regret.set_title(f"Regret at {scene.lam:g} requests a second; the dispatcher was told "
-                     + " and ".join(f"{pool.guess:g}" for pool in scene.pools) + " for pools of "
-                     + " and ".join(f"{pool.rate:g}" for pool in scene.pools) + " a second")  # fmt: skip
+    regret.set_xlim(0, scene.duration)
+    regret.set_ylabel("wrong decisions so far")
+    told = ", ".join(f"{pool.guess:g} a second for a pool of {pool.rate:g}" for pool in scene.pools)
+    regret.set_title(f"Regret at {scene.lam:g} requests a second; the dispatcher was told {told}", fontsize=11)
     regret.legend(title="regret in all")
     for run in runs:
         axis = axes[run.policy]
@@ -46,11 +45,12 @@ def demo_picture(scene: Scene, runs: Sequence[Run], path: Path) -> None:
             low, high = zip(*((p["interval"][0], p["interval"][1] or np.nan) for p in believed), strict=True)
             axis.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
             axis.axhline(pool.rate, color=colour, linestyle="--", linewidth=1, label=f"{pool.name}, true rate")
-        axis.set_ylim(0, 1.6 * max(pool.rate for pool in scene.pools))
+        axis.legend(fontsize=8, ncols=2, loc="upper right")
+        axis.set_xlim(0, scene.duration)
+        axis.set_ylim(-3, 1.6 * max(pool.rate for pool in scene.pools))
         axis.set_title(f"{run.policy}: what it believes, with 95 % intervals", fontsize=10)
         axis.set_xlabel("seconds")
         axis.set_ylabel("services a second")
-    axes[runs[0].policy].legend(fontsize=8, ncols=2, loc="upper right")
     for axis in axes.values():
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25)

@@ -120,14 +120,14 @@ class LiveScreen:
 
     def _pools(self, state: Mapping[str, Any]) -> Group:
         table = Table(box=None, padding=(0, 2))
-        for column in ("pool", "true rate", "guess", "estimate", "95 % interval", "seen", "in flight"):
-            table.add_column(column, justify="left" if column == "pool" else "right")
+        for column in ("pool", "true", "guess", "estimate", "95 %", "seen", "open"):
+            table.add_column(column, justify="left" if column == "pool" else "right", no_wrap=True)
         for pool in state["pools"]:
             low, high = pool["interval"]
-            table.add_row(
-                pool["name"], f"{pool['true_rate']:g}/s", f"{pool['guess']:g}/s", f"{pool['estimate']:.1f}/s",
-                f"{low:.1f} … {high:.1f}" if high else "unknown", str(pool["observations"]), str(pool["in_flight"]),
-            )  # fmt: skip
+            seen = pool["observations"]
+            believed = (f"{pool['estimate']:.1f}/s", f"{low:.1f} … {high:.1f}") if seen else ("the guess", "unknown")
+            rates = (f"{pool['true_rate']:g}/s", f"{pool['guess']:g}/s")
+            table.add_row(pool["name"], *rates, *believed, str(seen), str(pool["in_flight"]))
         ratio, error = rate_ratio(state)
         interval = f" ± {1.96 * error:.2f}" if error else ""
         regret, episode = state["regret"], state["episode"]
@@ -142,9 +142,10 @@ class LiveScreen:
 
 def demo_table(scene: Scene, runs: Sequence[Run]) -> Table:
     """The closing summary."""
-    table = Table(
-        title=f"{scene.lam:g} requests a second for {scene.duration:g} s, the same for both", title_justify="left"
-    )
+    title = f"{scene.lam:g} requests a second for {scene.duration:g} s, the same for both"
+    if len(runs) < len(scene.policies) or any(run.ended_early for run in runs):
+        title += "; ended early, so do not compare"
+    table = Table(title=title, title_justify="left")
     table.add_column("")
     summaries = [run.summary() for run in runs]
     for run in runs:

@@ -68,6 +68,7 @@ def test_the_shipped_example_is_good():
         (POOL + "servers = 0", "pools.0.servers: input should be greater than or equal to 1, not 0"),
         (POOL + "guess = nan", "pools.0.guess: "),
         ("", "pools: there must be at least one; give [[pools]] or --pool NAME=URL"),
+        ("admin = '127.0.0.1:8080'\n" + POOL, "listen and admin are both 127.0.0.1:8080"),
         ("x = ", "not TOML"),
         ("policy = 3\n" + POOL, "policy: input should be"),
     ],
@@ -93,6 +94,23 @@ def test_the_environment_overrides_the_file_and_flags_override_both(tmp_path):
     assert (config.listen, config.settings.timeouts.answer, config.policy.name) == ("127.0.0.1:2", 2.5, "jsq")
 
 
+@pytest.mark.parametrize("name", ["LASED_TIMEOUTS_ANSWR", "LASED_TIMEOUT_ANSWER", "LASED_POLICY", "LASED_TIMEOUTS"])
+def test_a_variable_that_is_nearly_a_key_is_refused(tmp_path, name):
+    with pytest.raises(ConfigError, match=f"{name}: unknown variable .did you mean LASED_"):
+        load(write(tmp_path, GOOD), {name: "5"}, {})
+
+
+def test_the_options_of_the_files_policy_do_not_go_to_another(tmp_path):
+    assert load(write(tmp_path, GOOD), {}, {"policy.name": "greedy"}).policy.options == {}
+    assert load(write(tmp_path, GOOD), {"LASED_POLICY_NAME": "jsq"}, {}).policy.options == {}
+    assert load(write(tmp_path, GOOD), {}, {"policy.name": "lased"}).policy.options == {"n0": 7, "c": 3.0, "alpha": 1.0}
+
+
+def test_a_flag_is_blamed_for_itself(tmp_path):
+    with pytest.raises(ConfigError, match="the command line: listen: must be"):
+        load(write(tmp_path, GOOD), {}, {"listen": "x"})
+
+
 def test_a_bad_value_in_the_environment_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"timeouts\.answer: input should be a valid number, not 'soon'"):
+    with pytest.raises(ConfigError, match=r"^LASED_TIMEOUTS_ANSWER: timeouts\.answer: input should be a valid number"):
         load(write(tmp_path, GOOD), {"LASED_TIMEOUTS_ANSWER": "soon"}, {})

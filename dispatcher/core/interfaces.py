@@ -82,7 +82,7 @@ class Learner(Policy, Protocol):
         ...
 
     def estimates(self) -> Mapping[str, Estimate]:
-        """By open pool."""
+        """By pool: of the open ones at least."""
         ...
 
 

@@ -7,6 +7,7 @@ requests up for longer than the picture takes.
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,7 +22,18 @@ from dispatcher.net.server import Server, cannot_listen
 from dispatcher.recorders.memory import Row, Rows
 from dispatcher.recorders.prometheus import LearningCollector
 
+INDEX = """/metrics  for Prometheus
+/state    what is believed and counted now, JSON
+/explain  the last decisions and why, JSON
+/healthz  alive
+/readyz   some pool is usable, and not draining
+"""
 EXPLAINED = 100  # decisions that /explain remembers
+
+
+def readable(value: Any) -> str:
+    """JSON for people too."""
+    return json.dumps(value, indent=1) + "\n"
 
 
 class Admin:
@@ -51,6 +63,7 @@ class Admin:
         app = web.Application()
         app.add_routes(
             [
+                web.get("/", self.index),
                 web.get("/metrics", self.metrics),
                 web.get("/healthz", self.healthz),
                 web.get("/readyz", self.readyz),
@@ -71,6 +84,10 @@ class Admin:
     async def close(self) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
+
+    async def index(self, request: web.Request) -> web.Response:
+        """What there is."""
+        return web.Response(text=INDEX)
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Prometheus text."""
@@ -100,7 +117,7 @@ class Admin:
             "episode": self._episode(learner) if learner else None,
             "pools": self._pools(learner),
         }
-        return web.json_response(state)
+        return web.json_response(state, dumps=readable)
 
     def _episode(self, learner: Learner) -> dict[str, Any]:
         episode = learner.episode
@@ -125,21 +142,22 @@ class Admin:
                 "guess": spec.guess,
                 "true_rate": spec.true_rate,
             }
-            if spec.id in estimates:
-                estimate = estimates[spec.id]
-                low, high = estimate.interval
-                entry |= {
-                    "estimate": estimate.rate,
-                    "interval": [low, high if math.isfinite(high) else None],
-                    "observations": estimate.observations,
-                    "rate_in_use": learner.rate(spec.id) if learner else None,
-                }
+            estimate = estimates.get(spec.id)
+            low, high = estimate.interval if estimate else (None, None)
+            entry |= {
+                "estimate": estimate.rate if estimate else None,
+                "interval": [low, high if high is not None and math.isfinite(high) else None],
+                "observations": estimate.observations if estimate else None,
+                "rate_in_use": learner.rate(spec.id) if learner and spec.id in router.fleet else None,
+            }
             pools.append(entry)
         return pools
 
     async def explain(self, request: web.Request) -> web.Response:
         """The last decisions, newest first."""
-        return web.json_response({"decisions": [self._explained(row) for row in reversed(self._rows.rows)]})
+        return web.json_response(
+            {"decisions": [self._explained(row) for row in reversed(self._rows.rows)]}, dumps=readable
+        )
 
     def _explained(self, row: Row) -> dict[str, Any]:
         pools = [

@@ -134,4 +134,5 @@ class LearningPolicy(SedPolicy):
         super().learn(done, fleet)
 
     def estimates(self) -> Mapping[str, Mean]:
-        return dict(self.means)
+        """Of the open pools, and of those that left and are remembered."""
+        return {**self._left, **self.means}

@@ -68,7 +68,8 @@ class PrometheusRecorder:
         self._answered: dict[str, tuple[list[Counter], Histogram]] = {}
         self._chosen: dict[str, dict[Phase, Counter]] = {}
         self._served: dict[str, Histogram] = {}
-        self._last_error: dict[str, str] = {}
+        self._last_error: dict[str, str] = {}  # of pools that fail now
+        self._ejected: set[str] = set()
 
     # -- core.Recorder
 
@@ -111,10 +112,14 @@ class PrometheusRecorder:
     def answered(self, pool: str, status: int, seconds: float) -> None:
         codes, duration = self._answered[pool]
         codes[status // 100 - 1].inc()
+        if status < 400 and self._last_error:
+            self._last_error.pop(pool, None)
         duration.observe(seconds)
 
     def upstream_failed(self, pool: str, error: RequestError) -> None:
         self._upstream_errors.labels(pool, error.reason).inc()
+        if pool not in self._last_error:
+            self._notify("pool_failing", pool=pool, error=str(error))
         self._last_error[pool] = str(error)
 
     def retried(self, reason: str) -> None:
@@ -128,10 +133,11 @@ class PrometheusRecorder:
 
     def pool_up(self, pool: str, up: bool) -> None:
         self._up.labels(pool).set(up)
-        if up:
-            self._notify("pool_up", pool=pool)
-        else:
-            self._notify("pool_ejected", pool=pool, last_error=self._last_error.get(pool, "answers of 500 and more"))
+        if not up:
+            self._notify("pool_ejected", pool=pool, last_error=self._last_error.pop(pool, "answers of 500 and more"))
+        elif pool in self._ejected:
+            self._notify("pool_tried_again", pool=pool)
+        self._ejected.add(pool) if not up else self._ejected.discard(pool)
 
     def internal_error(self, error: BaseException) -> None:
         self._internal_errors.inc()
@@ -198,13 +204,14 @@ class LearningCollector:
         high = gauge("lased_service_rate_estimate_high", "Upper 95 % bound of the estimate.")
         ratio = gauge("lased_rate_ratio_estimate", "Estimate over the first pool's.")
         seen = CounterMetricFamily("lased_service_observations", "Service times learned from.", labels=["pool"])
-        first: float | None = None
-        for pool, estimate in learner.estimates().items():
-            first = first or estimate.rate
+        estimates = learner.estimates()
+        pools = [spec.id for spec in self._specs() if spec.id in estimates]
+        for pool in pools:
+            estimate = estimates[pool]
             rate.add_metric([pool], estimate.rate)
             low.add_metric([pool], estimate.interval[0])
             high.add_metric([pool], estimate.interval[1])
-            ratio.add_metric([pool], estimate.rate / first)
+            ratio.add_metric([pool], estimate.rate / estimates[pools[0]].rate)
             seen.add_metric([pool], estimate.observations)
         yield from (rate, low, high, ratio, seen)
         began_at = learner.episode.began_at

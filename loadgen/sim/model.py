@@ -14,11 +14,11 @@ from random import Random
 from typing import Any
 
 from dispatcher import registry
-from dispatcher.core.interfaces import Estimate, Learner
+from dispatcher.core.interfaces import Estimate, FleetView, Learner
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.router import Router
 from dispatcher.core.streams import stream
-from dispatcher.core.types import Added, Job, Outcome, PoolSpec, Ticket
+from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, PoolSpec, Ticket
 from dispatcher.errors import ConfigError
 from dispatcher.recorders.memory import Row, Rows
 from workers.distributions import parse
@@ -84,6 +84,22 @@ class Result:
     rows: tuple[Row, ...] = ()
 
 
+class _Strict:
+    """A recorder that lets no fault of the policy pass: a simulation of a broken policy is no result."""
+
+    def chosen(self, job: Job, decision: Decision, fleet: FleetView, now: float) -> None:
+        pass
+
+    def settled(self, done: Completion, fleet: FleetView) -> None:
+        pass
+
+    def changed(self, change: Change, now: float) -> None:
+        pass
+
+    def faulted(self, error: Exception, now: float) -> None:
+        raise error
+
+
 class _Explored:
     """Counts explored episodes without a hook in the policy: looks at each decision's episode."""
 
@@ -108,7 +124,7 @@ def simulate(
         raise ConfigError(f"policy {scenario.policy!r} does not tell its episode and rates; derive it from BasePolicy")
     meter = RegretMeter(policy)
     rows = Rows(policy, meter)
-    router = Router(policy, [meter, rows] if keep_rows else [meter])
+    router = Router(policy, [_Strict(), meter, rows] if keep_rows else [_Strict(), meter])
     specs = scenario.pools()
     for spec in specs:
         router.apply(Added(spec), 0.0)

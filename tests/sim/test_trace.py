@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.errors import PolicyError
+from dispatcher.policies.jsq import Jsq
 from loadgen.sim.model import Scenario, simulate
 from loadgen.sim.replicate import write_trace
 
@@ -46,3 +48,18 @@ def test_the_traffic_is_the_same_for_every_policy():
         simulate(Scenario(policy, 1.0, (1.0, 2.0), (1.0, 1.0), 300), 5, keep_rows=True) for policy in ("jsq", "lased")
     ]
     assert [row.time for row in results[0].rows] == [row.time for row in results[1].rows]
+
+
+class Broken(Jsq):
+    """Divides by nothing at the fifth decision."""
+
+    decided = 0
+
+    def score(self, pool, now):
+        self.decided += 1
+        return pool.in_flight / (0 if self.decided > 10 else 1)
+
+
+def test_a_broken_policy_is_no_result():
+    with pytest.raises(PolicyError, match=r"Broken\.choose broke its contract: ZeroDivisionError"):
+        simulate(Scenario("tests.sim.test_trace:Broken", 1.0, (1.0, 2.0), (1.0, 1.0), 100), 1)
