@@ -113,14 +113,23 @@ class Estimator(Protocol):
 
 
 class Recorder(Protocol):
-    """Listens to a router. Called in the same breath as the decision, so it must be quick."""
+    """Listens to a router. Called in the same breath as the decision, so it must be quick.
+
+    Derive from it to hear only some of the calls: the others do nothing.
+    """
 
     def chosen(self, job: Job, decision: Decision, fleet: FleetView, now: float) -> None:
         """The fleet is as the policy saw it."""
-        ...
+        return
 
-    def settled(self, done: Completion, fleet: FleetView) -> None: ...
-    def changed(self, change: Change, now: float) -> None: ...
+    def settled(self, done: Completion, fleet: FleetView) -> None:
+        """The fleet is as after the departure."""
+        return
+
+    def changed(self, change: Change, now: float) -> None:
+        """A pool came or went."""
+        return
+
     def faulted(self, error: Exception, now: float) -> None:
         """A policy raised `error` or named no open pool; the router went on without it."""
-        ...
+        return

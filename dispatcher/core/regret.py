@@ -16,8 +16,8 @@ from enum import StrEnum
 
 from dispatcher.core.choosing import TOLERANCE
 from dispatcher.core.delay import work_ahead
-from dispatcher.core.interfaces import FleetView, Learner, Policy
-from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase
+from dispatcher.core.interfaces import FleetView, Learner, Policy, Recorder
+from dispatcher.core.types import Added, Change, Decision, Job, Phase
 
 OVERFLOW_C = 3.0
 OVERFLOW_FLOOR = 7
@@ -47,7 +47,7 @@ def overflow_threshold(episode: int) -> float:
     return max(OVERFLOW_FLOOR, OVERFLOW_C * math.log(episode))
 
 
-class RegretMeter:
+class RegretMeter(Recorder):
     """Counts wrong decisions while all true rates are known; silent otherwise.
 
     Put it before other recorders: they read `total`, `last` (the cause of the latest decision, None if it was right).
@@ -83,9 +83,6 @@ class RegretMeter:
         limit = overflow_threshold(k)
         return Cause.OVERFLOW if any(pool.in_flight > limit for pool in fleet.pools) else Cause.ESTIMATION
 
-    def settled(self, done: Completion, fleet: FleetView) -> None:
-        pass
-
     def changed(self, change: Change, now: float) -> None:
         if isinstance(change, Added):
             self._rates[change.spec.id] = change.spec.true_rate
@@ -93,6 +90,3 @@ class RegretMeter:
             self._rates.pop(change.pool, None)
         known = {pool: rate for pool, rate in self._rates.items() if rate is not None}
         self._true = known if known and len(known) == len(self._rates) else None
-
-    def faulted(self, error: Exception, now: float) -> None:
-        pass

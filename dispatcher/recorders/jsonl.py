@@ -9,12 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
 
-from dispatcher.core.interfaces import FleetView
-from dispatcher.core.types import Change, Completion, Decision, Job
+from dispatcher.core.interfaces import FleetView, Recorder
+from dispatcher.core.types import Decision, Job
 from dispatcher.recorders.memory import Row, Rows
 
 
-class JsonLines:
+class JsonLines(Recorder):
     """rows: stands before this recorder in the router and makes the rows. Raises OSError if the file cannot be had."""
 
     def __init__(self, path: Path, rows: Rows) -> None:
@@ -24,15 +24,6 @@ class JsonLines:
 
     def chosen(self, job: Job, decision: Decision, fleet: FleetView, now: float) -> None:
         self._unwritten.append(self._rows.rows[-1])
-
-    def settled(self, done: Completion, fleet: FleetView) -> None:
-        pass
-
-    def changed(self, change: Change, now: float) -> None:
-        pass
-
-    def faulted(self, error: Exception, now: float) -> None:
-        pass
 
     def flush(self) -> None:
         rows, self._unwritten = self._unwritten, []

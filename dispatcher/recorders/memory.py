@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from dispatcher.core.interfaces import FleetView, Learner, Scoring
+from dispatcher.core.interfaces import FleetView, Learner, Recorder, Scoring
 from dispatcher.core.regret import Cause, RegretMeter
-from dispatcher.core.types import Change, Completion, Decision, Job, Phase
+from dispatcher.core.types import Decision, Job, Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Row:
     scores: tuple[float, ...]
 
 
-class Rows:
+class Rows(Recorder):
     """Builds a row of each decision and keeps the last ones. meter: stands before this recorder in the router.
 
     keep: how many; None keeps all (a simulation), a number bounds memory (the live service).
@@ -62,12 +62,3 @@ class Rows:
             scores=tuple(self._score(pool, now) for pool in fleet.pools) if self._score else (),
         )
         self.rows.append(row)
-
-    def settled(self, done: Completion, fleet: FleetView) -> None:
-        pass
-
-    def changed(self, change: Change, now: float) -> None:
-        pass
-
-    def faulted(self, error: Exception, now: float) -> None:
-        pass

@@ -14,11 +14,11 @@ from random import Random
 from typing import Any
 
 from dispatcher import registry
-from dispatcher.core.interfaces import Estimate, FleetView, Learner
+from dispatcher.core.interfaces import Estimate, Learner, Recorder
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.router import Router
 from dispatcher.core.streams import stream
-from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, PoolSpec, Ticket
+from dispatcher.core.types import Added, Job, Outcome, PoolSpec, Ticket
 from dispatcher.errors import ConfigError
 from dispatcher.recorders.memory import Row, Rows
 from workers.distributions import parse
@@ -84,17 +84,8 @@ class Result:
     rows: tuple[Row, ...] = ()
 
 
-class _Strict:
+class _Strict(Recorder):
     """A recorder that lets no fault of the policy pass: a simulation of a broken policy is no result."""
-
-    def chosen(self, job: Job, decision: Decision, fleet: FleetView, now: float) -> None:
-        pass
-
-    def settled(self, done: Completion, fleet: FleetView) -> None:
-        pass
-
-    def changed(self, change: Change, now: float) -> None:
-        pass
 
     def faulted(self, error: Exception, now: float) -> None:
         raise error
