@@ -180,9 +180,9 @@ class Exchange:
             ):  # also if the client left when the pool had done its part
                 outcome = Outcome.OK if self._status < 500 else Outcome.FAILED
             self._ticket = self._connection = None
-            self._client.attach_upload(None)
             ended_at = self._answered_at or forwarder.clock()
             forwarder.router.settle(ticket, ended_at, outcome, self._reported, teaches=self._status < 400)
+            self._client.attach_upload(None)  # after the count: nothing that follows may keep it from coming down
             if connection is not None:
                 connection.release()
             if not isinstance(fault, UpstreamStale):  # the end of an old connection says nothing of the pool now
