@@ -98,7 +98,7 @@ def policies() -> None:
     """List every policy with its options and their defaults."""
     for name in registry.registered():
         maker = registry.factory(name)
-        typer.echo(f"{name:<12} {registry.summary_of(maker)}")
+        typer.echo(f"{name:<21} {registry.summary_of(maker)}")
         options = registry.options_of(maker)
         if options:
             shown = {key: p.default for key, p in options.items() if p.default is not inspect.Parameter.empty}

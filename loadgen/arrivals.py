@@ -7,6 +7,7 @@ gives the same traffic to every policy. It is never rescaled: a Poisson schedule
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
@@ -14,7 +15,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-PROCESSES = ("poisson", "constant")
+from workers.distributions import options_in
+
 MOST = 50_000_000  # arrivals of one schedule
 
 
@@ -57,15 +59,77 @@ class Constant:
         return self.lam
 
 
-def parse(name: str, lam: float, rng: Random) -> ArrivalProcess:
-    """The process of this name. Raises ValueError with one clear line."""
+class Mmpp:
+    """Poisson arrivals whose rate jumps between two levels at exponential times (a Markov-modulated Poisson process).
+
+    The high level is `ratio` times the low one; both last `period` / 2 seconds on average, and the mean over both is
+    lam. Starts low.
+    """
+
+    def __init__(self, lam: float, rng: Random, ratio: float = 5.0, period: float = 100.0) -> None:
+        if not (1 <= ratio < math.inf and 0 < period < math.inf):
+            raise ValueError(f"mmpp needs ratio ≥ 1 and period > 0, not {ratio:g} and {period:g}")
+        low = 2 * lam / (1 + ratio)
+        self._levels, self._stay, self._rng = (low, ratio * low), 2 / period, rng
+        self._high, self._until = False, rng.expovariate(self._stay)
+
+    def next_arrival(self, after: float) -> float | None:
+        while True:
+            at = after + self._rng.expovariate(self._levels[self._high])
+            if at <= self._until:
+                return at
+            after, self._high = self._until, not self._high  # memoryless: draw anew from the jump on
+            self._until += self._rng.expovariate(self._stay)
+
+    def rate(self, at: float) -> float:
+        return sum(self._levels) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """Poisson arrivals at lam (1 + depth sin(2πt/period)), as over a day; by thinning."""
+
+    lam: float
+    rng: Random
+    depth: float = 0.8
+    period: float = 1000.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.depth <= 1 and 0 < self.period < math.inf):
+            raise ValueError(f"a wave needs 0 ≤ depth ≤ 1 and period > 0, not {self.depth:g} and {self.period:g}")
+
+    def next_arrival(self, after: float) -> float | None:
+        top = self.lam * (1 + self.depth)
+        while True:
+            after += self.rng.expovariate(top)
+            if self.rng.random() * top <= self.rate(after):
+                return after
+
+    def rate(self, at: float) -> float:
+        return self.lam * (1 + self.depth * math.sin(2 * math.pi * at / self.period))
+
+
+def _constant(lam: float, rng: Random) -> Constant:
+    return Constant(lam)
+
+
+PROCESSES: dict[str, Callable[..., ArrivalProcess]] = {
+    "poisson": Poisson,
+    "constant": _constant,
+    "mmpp": Mmpp,
+    "wave": Wave,
+}
+
+
+def parse(text: str, lam: float, rng: Random) -> ArrivalProcess:
+    """The process named by `text`, as in `mmpp:ratio=5,period=100`. Raises ValueError with one clear line."""
     if not 0 < lam < math.inf:
         raise ValueError(f"the rate must be positive, not {lam:g}")
-    if name == "poisson":
-        return Poisson(lam, rng)
-    if name == "constant":
-        return Constant(lam)
-    raise ValueError(f"unknown arrivals {name!r}; known: {', '.join(PROCESSES)}")
+    name, options = options_in(text, "arrivals", PROCESSES)
+    try:
+        return PROCESSES[name](lam, rng, **options)
+    except TypeError:
+        raise ValueError(f"arrivals {name!r} takes no option {', '.join(options)}") from None
 
 
 def schedule(process: ArrivalProcess, duration: float) -> NDArray[np.float64]:

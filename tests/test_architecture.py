@@ -11,7 +11,7 @@ OURS = ("dispatcher", "workers", "loadgen")
 ALLOWED = {  # the longest prefix of a module's name counts; itself is always allowed
     "dispatcher.errors": [],
     "dispatcher.core": ["dispatcher.errors"],
-    "dispatcher.estimators": ["dispatcher.core"],
+    "dispatcher.estimators": ["dispatcher.core", "dispatcher.errors"],
     "dispatcher.policies": ["dispatcher.core", "dispatcher.estimators", "dispatcher.errors"],
     "dispatcher.registry": ["dispatcher.core.interfaces", "dispatcher.errors"],
     "dispatcher.recorders": ["dispatcher.core", "dispatcher.errors"],
@@ -26,7 +26,7 @@ ALLOWED = {  # the longest prefix of a module's name counts; itself is always al
     "workers": [],
     "loadgen": ["workers.distributions", "dispatcher.core.regret", "dispatcher.core.streams", "dispatcher.errors"],
     "loadgen.sim": ["loadgen", "workers.distributions", "workers.station", "dispatcher.core", "dispatcher.registry",
-                    "dispatcher.recorders", "dispatcher.errors"],
+                    "dispatcher.recorders", "dispatcher.errors", "workers.profiles"],
     "loadgen.experiments": ["loadgen"],
 }  # fmt: skip
 PURE = (
@@ -37,6 +37,7 @@ PURE = (
     "dispatcher.net.framing",
     "workers.distributions",
     "workers.station",
+    "workers.profiles",
     "loadgen.arrivals",
     "loadgen.sim.model",
 )

@@ -7,7 +7,7 @@ stream given at construction; exponential draws are `expovariate`, one a call.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
@@ -90,12 +90,47 @@ class Hyperexponential:
         return 1 / self.rate
 
 
+@dataclass(frozen=True, slots=True)
+class Pareto:
+    """P(X > x) = (x_m/x)^shape, scaled to the mean; shape > 1. Its variance is infinite up to shape 2."""
+
+    rate: float
+    rng: Random
+    shape: float = 2.5
+
+    def __post_init__(self) -> None:
+        if not 1 < self.shape < math.inf:
+            raise ValueError(f"shape of a Pareto law must be above 1, or it has no mean, not {self.shape:g}")
+
+    def sample(self, now: float) -> float:
+        return self.rng.paretovariate(self.shape) * ((self.shape - 1) / (self.shape * self.rate))
+
+    def mean(self, now: float) -> float:
+        return 1 / self.rate
+
+
 LAWS: dict[str, Callable[..., ServiceTime]] = {
     "exp": Exponential,
     "fixed": Fixed,
     "lognormal": Lognormal,
     "hyperexp": Hyperexponential,
+    "pareto": Pareto,
 }
+
+
+def options_in(text: str, what: str, known: Collection[str]) -> tuple[str, dict[str, float]]:
+    """ "name:key=1,…" taken apart: a known name and its numbers. what: how an error calls it. Raises ValueError."""
+    name, _, rest = text.partition(":")
+    if name not in known:
+        raise ValueError(f"unknown {what} {name!r}; known: {', '.join(known)}")
+    options = {}
+    for item in filter(None, rest.split(",")):
+        key, _, value = item.partition("=")
+        try:
+            options[key] = float(value)
+        except ValueError:
+            raise ValueError(f"{what} {text!r}: {key!r} must be a number, as in {name}:{key}=2") from None
+    return name, options
 
 
 def parse(text: str, rate: float, rng: Random) -> ServiceTime:
@@ -106,20 +141,11 @@ def parse(text: str, rate: float, rng: Random) -> ServiceTime:
     >>> parse("gauss", 10.0, Random(1))
     Traceback (most recent call last):
     ...
-    ValueError: unknown service law 'gauss'; known: exp, fixed, lognormal, hyperexp
+    ValueError: unknown service law 'gauss'; known: exp, fixed, lognormal, hyperexp, pareto
     """
     if not 0 < rate < math.inf:
         raise ValueError(f"the rate must be positive, not {rate:g}")
-    name, _, rest = text.partition(":")
-    if name not in LAWS:
-        raise ValueError(f"unknown service law {name!r}; known: {', '.join(LAWS)}")
-    options = {}
-    for item in filter(None, rest.split(",")):
-        key, _, value = item.partition("=")
-        try:
-            options[key] = float(value)
-        except ValueError:
-            raise ValueError(f"service law {text!r}: {key!r} must be a number, as in lognormal:cv=2") from None
+    name, options = options_in(text, "service law", LAWS)
     try:
         return LAWS[name](rate, rng, **options)
     except TypeError:

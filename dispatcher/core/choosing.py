@@ -25,6 +25,16 @@ def check_ties(ties: str) -> Ties:
     raise ConfigError(f"ties must be one of {', '.join(TIE_RULES)}, not {ties!r}")
 
 
+def equals(pools: Sequence[PoolView], scores: Sequence[float]) -> list[PoolView]:
+    """All pools of the least score, in fleet order. PolicyError if a score is not a number."""
+    low = min(scores)
+    limit = low + 2 * TOLERANCE * abs(low)
+    found = [pool for pool, score in zip(pools, scores, strict=True) if score <= limit]
+    if not found:
+        raise PolicyError(f"a score is not a number: {list(scores)}")
+    return found
+
+
 def argmin(
     pools: Sequence[PoolView],
     scores: Sequence[float],
@@ -37,19 +47,43 @@ def argmin(
     pools, scores: of equal length n ≥ 1, in fleet order. speed: the rate by which `slowest` and `fastest` choose
     among equals; rng: the dice of `random`. PolicyError if a score is not a number.
     """
-    low = min(scores)
-    limit = low + 2 * TOLERANCE * abs(low)
-    if ties == "first":
-        for pool, score in zip(pools, scores, strict=True):
-            if score <= limit:
-                return pool
-    equals = [pool for pool, score in zip(pools, scores, strict=True) if score <= limit]
-    if not equals:
-        raise PolicyError(f"a score is not a number: {list(scores)}")
+    tied = equals(pools, scores)
     if ties == "random" and rng is not None:
-        return equals[int(rng.random() * len(equals))] if len(equals) > 1 else equals[0]
+        return tied[int(rng.random() * len(tied))] if len(tied) > 1 else tied[0]
     if ties == "slowest" and speed is not None:
-        return min(equals, key=speed)
+        return min(tied, key=speed)
     if ties == "fastest" and speed is not None:
-        return max(equals, key=speed)
-    return equals[0]
+        return max(tied, key=speed)
+    return tied[0]
+
+
+class Turns:
+    """Smooth weighted round robin: every pool gains its weight, the richest is next and pays the sum of all.
+
+    weight: of a pool's id, positive.
+
+    >>> from dispatcher.core.fleet import Pool
+    >>> from dispatcher.core.types import PoolSpec
+    >>> turns, pools = Turns({"a": 5.0, "b": 1.0, "c": 1.0}.__getitem__), [Pool(PoolSpec(name)) for name in "abc"]
+    >>> "".join(turns.next(pools).id for _ in range(7))
+    'aabacaa'
+    """
+
+    def __init__(self, weight: Callable[[str], float]) -> None:
+        self._weight = weight
+        self._credit: dict[str, float] = {}
+
+    def next(self, pools: Sequence[PoolView]) -> PoolView:
+        """The pool whose turn it is among these."""
+        total = 0.0
+        for pool in pools:
+            weight = self._weight(pool.id)
+            total += weight
+            self._credit[pool.id] = self._credit.get(pool.id, 0.0) + weight
+        chosen = max(pools, key=lambda pool: self._credit[pool.id])
+        self._credit[chosen.id] -= total
+        return chosen
+
+    def forget(self, pool: str) -> None:
+        """A pool has left."""
+        self._credit.pop(pool, None)

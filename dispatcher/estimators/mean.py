@@ -1,4 +1,5 @@
-"""The plain mean of all observations; here of service times, whose inverse is the rate μ̂ = N / S.
+"""The plain mean of all observations; here of service times, whose inverse is the rate μ̂ = N / S. The other
+estimators derive from it: what policies read of one is `weight`, `total`, `rate` and `interval`.
 
 Symbols: N -> `weight`, S -> `total`. A prior of weight w around a guessed rate g starts at N = w, S = w / g.
 Interval: S is Gamma(N, 1/μ) for exponential services, so μ lies in G(N, ±z)/S with the Wilson-Hilferty quantile
@@ -57,8 +58,15 @@ class Mean:
         return self.weight / self.total if self.total > 0 else self.guess
 
     @property
+    def equals(self) -> float:
+        """How many equally weighted observations would be worth as much."""
+        return self.weight
+
+    @property
     def interval(self) -> tuple[float, float]:
         """95 % bounds of the rate: (0, inf) while nothing is known."""
+        n = self.equals
         if self.total <= 0:
             return 0.0, math.inf
-        return gamma_quantile(self.weight, -Z95) / self.total, gamma_quantile(self.weight, Z95) / self.total
+        mean = self.total / self.weight
+        return gamma_quantile(n, -Z95) / n / mean, gamma_quantile(n, Z95) / n / mean

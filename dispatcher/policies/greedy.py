@@ -12,6 +12,3 @@ from dispatcher.policies.base import LearningPolicy
 
 class Greedy(LearningPolicy):
     """Shortest expected delay on the latest estimates, without exploration."""
-
-    def rate(self, pool: str) -> float:
-        return self.means[pool].rate

@@ -40,16 +40,18 @@ class Lased(LearningPolicy):
         *,
         rng: Random,
         ties: str = "first",
+        exponent: float = 1.0,
         prior_weight: float = 0.0,
+        estimator: str = "mean",
         n0: int = 7,
         c: float = 3.0,
         alpha: float = 1.0,
         max_episode_arrivals: int = 0,
     ) -> None:
-        super().__init__(rng=rng, ties=ties, prior_weight=prior_weight)
+        super().__init__(rng=rng, ties=ties, exponent=exponent, prior_weight=prior_weight, estimator=estimator)
         if n0 < 1:
             raise ConfigError(f"n0 must be at least 1, not {n0}")
-        if not (c >= 0 and alpha >= 0):
+        if not (0 <= c < math.inf and 0 <= alpha < math.inf):
             raise ConfigError(f"c and alpha must be 0 or more, not c = {c}, alpha = {alpha}")
         if max_episode_arrivals < 0:
             raise ConfigError(f"max_episode_arrivals must be 0 (off) or more, not {max_episode_arrivals}")

@@ -19,8 +19,8 @@ from dispatcher.core.delay import work_ahead
 from dispatcher.core.interfaces import FleetView, PoolView
 from dispatcher.core.types import Decision, Job, Phase
 from dispatcher.errors import ConfigError
-from dispatcher.estimators.mean import gamma_quantile
-from dispatcher.policies.base import LearningPolicy
+from dispatcher.estimators.mean import Mean, gamma_quantile
+from dispatcher.policies.base import LearningPolicy, has_room
 
 
 class Optimistic(LearningPolicy):
@@ -30,16 +30,21 @@ class Optimistic(LearningPolicy):
     """
 
     def __init__(
-        self, *, rng: Random, ties: str = "first", prior_weight: float = 0.0, c: float = 3.0, alpha: float = 1.0
+        self,
+        *,
+        rng: Random,
+        ties: str = "first",
+        exponent: float = 1.0,
+        prior_weight: float = 0.0,
+        estimator: str = "mean",
+        c: float = 3.0,
+        alpha: float = 1.0,
     ) -> None:
-        super().__init__(rng=rng, ties=ties, prior_weight=prior_weight)
-        if not (c >= 0 and alpha >= 0):
+        super().__init__(rng=rng, ties=ties, exponent=exponent, prior_weight=prior_weight, estimator=estimator)
+        if not (0 <= c < math.inf and 0 <= alpha < math.inf):
             raise ConfigError(f"c and alpha must be 0 or more, not c = {c}, alpha = {alpha}")
         self.c, self.alpha = c, alpha
         self.arrivals = 0
-
-    def rate(self, pool: str) -> float:
-        return self.means[pool].rate
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
         self.episode.arrived(now)
@@ -57,10 +62,15 @@ class Optimistic(LearningPolicy):
         enough, z = self.c * math.pow(log, self.alpha), math.sqrt(2 * log) / 2
         least, trial = self.score(best, now), None
         for pool in fleet.pools:
-            if pool is not best and pool.in_flight < pool.servers:
+            if pool is not best and has_room(pool):
                 mean = self.means[pool.id]
                 if mean.weight < enough:
-                    delay = work_ahead(pool) * mean.total / gamma_quantile(mean.weight, z) if mean.weight else 0.0
+                    delay = work_ahead(pool) / self.weighed(_still_possible(mean, z)) if mean.weight else 0.0
                     if delay < least:
                         least, trial = delay, pool
         return trial
+
+
+def _still_possible(mean: Mean, z: float) -> float:
+    """μ⁺, the rate's upper bound; never below the mean, where a prior worth less than a service makes G useless."""
+    return max(gamma_quantile(mean.weight, z), mean.weight) / mean.total

@@ -15,5 +15,5 @@ class Random(BasePolicy):
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
         self.episode.arrived(now)
-        n = len(fleet.pools)
-        return Decision(fleet.pools[int(self.rng.random() * n)].id, probability=1 / n)
+        (pool,) = self.draw(fleet.pools, 1)
+        return Decision(pool.id, probability=1 / len(fleet.pools))

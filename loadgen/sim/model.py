@@ -1,30 +1,31 @@
 """One run in virtual time. The same Router and policy objects as the live service; only the driver differs.
 
-Streams (see `dispatcher.core.streams`): gaps from `arrivals`, exponential; the j-th job to start at pool i takes the
-j-th draw of `work/i`; pools are FCFS, so jobs start in the order in which they join and may draw on joining. A finish
-at the same instant as an arrival comes first.
+Streams (see `dispatcher.core.streams`): arrivals from `arrivals`, Poisson unless told otherwise; the j-th job to start
+at pool i takes the j-th draw of `work/i`; pools are FCFS, so jobs start in the order in which they join and may draw
+on joining. A finish at the same instant as an arrival comes first.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from dispatcher import registry
 from dispatcher.core.interfaces import Estimate, Learner, Recorder
-from dispatcher.core.regret import RegretMeter
+from dispatcher.core.regret import Cause, RegretMeter
 from dispatcher.core.router import Router
 from dispatcher.core.streams import stream
 from dispatcher.core.types import Added, Job, Outcome, PoolSpec, Ticket
 from dispatcher.errors import ConfigError
 from dispatcher.recorders.memory import Row, Rows
-from workers.distributions import parse
+from loadgen import arrivals as processes
+from workers.distributions import ServiceTime, parse
+from workers.profiles import Profiled, parse_profile
 from workers.station import Station
-
-CURVE_POINTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,9 @@ class Scenario:
     """What is simulated.
 
     lam: arrivals per second. mu, guess: services per second and server, by pool. servers: c_i by pool. arrivals: how
-    many requests. warmup: arrivals left out of the queue averages, not of the regret. service: a law of `workers`.
+    many requests. warmup: arrivals left out of the queue averages, not of the regret. service: a law of
+    `workers.distributions`; profiles: by pool, how its rate changes (`workers.profiles`), empty where it does not.
+    process: a law of `loadgen.arrivals`. points: how many the regret's curve has.
     """
 
     policy: str
@@ -44,20 +47,36 @@ class Scenario:
     options: Mapping[str, Any] = field(default_factory=dict)
     warmup: int = 0
     service: str = "exp"
+    profiles: tuple[str, ...] = ()
+    process: str = "poisson"
+    points: int = 10
 
     def __post_init__(self) -> None:
-        if not self.lam > 0:
+        if not 0 < self.lam < math.inf:
             raise ConfigError(f"lam must be positive, not {self.lam}")
         if self.arrivals < 1 or not 0 <= self.warmup < self.arrivals:
             raise ConfigError(f"arrivals must be at least 1 and more than warmup, not {self.arrivals}, {self.warmup}")
-        for name, values in (("guess", self.guess), ("servers", self.servers or self.mu)):
+        every = {"guess": self.guess, "servers": self.servers or self.mu, "profiles": self.profiles or self.mu}
+        for name, values in every.items():
             if len(values) != len(self.mu):
                 raise ConfigError(f"{name} has {len(values)} values for {len(self.mu)} pools; give one a pool")
-
         try:
-            parse(self.service, self.mu[0], Random(0))
+            processes.parse(self.process, self.lam, Random(0))
+            for i in range(len(self.mu)):
+                self.law(i, Random(0))
         except ValueError as error:
             raise ConfigError(str(error)) from None
+
+    @property
+    def marks(self) -> tuple[int, ...]:
+        """After how many arrivals the points of the regret's curve are taken."""
+        return tuple(-(-self.arrivals * k // self.points) for k in range(1, self.points + 1))
+
+    def law(self, i: int, rng: Random) -> ServiceTime:
+        """The law of service times of pool i."""
+        law = parse(self.service, self.mu[i], rng)
+        profile = self.profiles[i] if self.profiles else ""
+        return Profiled(law, parse_profile(profile)) if profile else law
 
     def pools(self) -> list[PoolSpec]:
         servers = self.servers or (1,) * len(self.mu)
@@ -69,12 +88,13 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One replication. regret_curve: cumulative regret after each tenth of the arrivals. shares: of requests, by pool.
+    """One replication. regret_curve: cumulative regret at the scenario's marks. shares: of requests, by pool.
     mean_in_system: time average from the end of the warm-up; mean_response: over the requests after it, seconds."""
 
     seed: int
     regret: int
     regret_curve: tuple[int, ...]
+    by_cause: dict[Cause, int]
     mean_in_system: float
     mean_response: float
     shares: tuple[float, ...]
@@ -106,10 +126,8 @@ class _Explored:
             self.count += 1
 
 
-def simulate(
-    scenario: Scenario, seed: int, keep_rows: bool = False, tick: Callable[[int], None] | None = None
-) -> Result:
-    """Run one replication; deterministic in (scenario, seed). tick: told the arrivals so far at each tenth."""
+def simulate(scenario: Scenario, seed: int, keep_rows: bool = False) -> Result:
+    """Run one replication; deterministic in (scenario, seed)."""
     policy = registry.create(scenario.policy, stream(seed, "policy"), dict(scenario.options))
     if not isinstance(policy, Learner):
         raise ConfigError(f"policy {scenario.policy!r} does not tell its episode and rates; derive it from BasePolicy")
@@ -119,27 +137,27 @@ def simulate(
     specs = scenario.pools()
     for spec in specs:
         router.apply(Added(spec), 0.0)
-    laws = {spec.id: parse(scenario.service, mu, stream(seed, f"work/{i}"))
-            for i, (spec, mu) in enumerate(zip(specs, scenario.mu, strict=True))}  # fmt: skip
+    laws = {spec.id: scenario.law(i, stream(seed, f"work/{i}")) for i, spec in enumerate(specs)}
     stations = {spec.id: Station(spec.servers) for spec in specs}
     joined = dict.fromkeys(stations, 0)
     explored = _Explored(policy)
     curve: list[int] = []
-    marks = {round(scenario.arrivals * k / CURVE_POINTS) for k in range(1, CURVE_POINTS + 1)}
-
-    gap = stream(seed, "arrivals").expovariate
+    marks = list(reversed(scenario.marks))
+    next_arrival = processes.parse(scenario.process, scenario.lam, stream(seed, "arrivals")).next_arrival
     heap: list[tuple[float, int, float, Ticket]] = []
     push, pop = heapq.heappush, heapq.heappop
     route, settle, ok = router.route, router.settle, Outcome.OK
     now, began_at, sojourns = 0.0, 0.0, 0.0
     for n in range(1, scenario.arrivals + 1):
-        now += gap(scenario.lam)
+        arrival = next_arrival(now)
+        assert arrival is not None, "the processes of loadgen.arrivals do not end"
+        now = arrival
         while heap and heap[0][0] <= now:
             finish, _, work, ticket = pop(heap)
             settle(ticket, finish, ok, work)
         ticket = route(Job(n), now)
         pool = ticket.pool.id
-        work = laws[pool].sample(now)
+        work = laws[pool].sample(stations[pool].starts_at(now))
         finish = stations[pool].admit(now, work)
         push(heap, (finish, n, work, ticket))
         joined[pool] += 1
@@ -148,10 +166,9 @@ def simulate(
             sojourns += finish - now
         else:
             began_at = now
-        if n in marks:
-            curve.extend([meter.total] * (CURVE_POINTS * n // scenario.arrivals - len(curve)))
-            if tick:
-                tick(n)
+        while marks and n == marks[-1]:
+            curve.append(meter.total)
+            marks.pop()
     arrived_until = now
     while heap:
         finish, _, work, ticket = pop(heap)
@@ -162,6 +179,7 @@ def simulate(
         seed=seed,
         regret=meter.total,
         regret_curve=tuple(curve),
+        by_cause=dict(meter.by_cause),
         mean_in_system=sojourns / max(arrived_until - began_at, 1e-300),
         mean_response=sojourns / measured,
         shares=tuple(count / scenario.arrivals for count in joined.values()),

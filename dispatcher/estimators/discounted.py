@@ -1,0 +1,41 @@
+"""The discounted mean: each observation makes all older ones count less; for rates that change.
+
+S ← γ S + x, N ← γ N + 1, μ̂ = N / S. Symbols: γ -> `factor`, N -> `weight`, S -> `total`. N never exceeds 1/(1 − γ),
+so with LASED choose γ with 1/(1 − γ) well above its n0, or it explores for ever. The interval rests on the number of
+equal observations with the same variance, (Σ w)²/Σ w². Time alone discounts nothing: a pool without traffic is
+believed as it was last seen.
+"""
+
+from __future__ import annotations
+
+from dispatcher.errors import ConfigError
+from dispatcher.estimators.mean import Mean
+
+
+class Discounted(Mean):
+    """Exponentially discounted mean; factor: γ in (0, 1).
+
+    >>> mean = Discounted(guess=5.0, factor=0.5)
+    >>> mean.learn_one(0.1, now=0.0); mean.learn_one(0.4, now=1.0)
+    >>> round(mean.predict_one(1.0), 6), mean.weight, mean.observations
+    (0.3, 1.5, 2)
+    """
+
+    __slots__ = ("_squares", "factor")
+
+    def __init__(self, guess: float, prior_weight: float = 0.0, factor: float = 0.99) -> None:
+        if not 0 < factor < 1:
+            raise ConfigError(f"the factor of a discounted mean must be between 0 and 1, not {factor:g}")
+        super().__init__(guess, prior_weight)
+        self.factor = factor
+        self._squares = prior_weight
+
+    def learn_one(self, x: float, now: float) -> None:
+        self.weight = self.factor * self.weight + 1
+        self.total = self.factor * self.total + x
+        self._squares = self.factor**2 * self._squares + 1
+        self.observations += 1
+
+    @property
+    def equals(self) -> float:
+        return self.weight**2 / self._squares if self._squares else 0.0

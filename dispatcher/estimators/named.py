@@ -1,0 +1,45 @@
+"""From a name, as typed in a policy's options, to an estimator: `mean`, `discounted:factor=0.99`, `window:size=100`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dispatcher.errors import ConfigError
+from dispatcher.estimators.discounted import Discounted
+from dispatcher.estimators.mean import Mean
+from dispatcher.estimators.window import Window
+
+ESTIMATORS: dict[str, type[Mean]] = {"mean": Mean, "discounted": Discounted, "window": Window}
+Maker = Callable[[float, float], Mean]
+
+
+def maker(text: str) -> Maker:
+    """Makes estimators of this name, called with (guess, prior_weight). Raises ConfigError with one clear line.
+
+    >>> maker("window:size=50")(5.0, 0.0).rate
+    5.0
+    >>> maker("median")
+    Traceback (most recent call last):
+    ...
+    dispatcher.errors.ConfigError: unknown estimator 'median'; known: mean, discounted, window
+    """
+    name, _, rest = text.partition(":")
+    if name not in ESTIMATORS:
+        raise ConfigError(f"unknown estimator {name!r}; known: {', '.join(ESTIMATORS)}")
+    options = {}
+    for item in filter(None, rest.split(",")):
+        key, _, value = item.partition("=")
+        try:
+            options[key] = float(value)
+        except ValueError:
+            raise ConfigError(f"estimator {text!r}: {key!r} must be a number, as in discounted:factor=0.99") from None
+    kind = ESTIMATORS[name]
+
+    def make(guess: float, prior_weight: float) -> Mean:
+        return kind(guess, prior_weight, **options)
+
+    try:
+        make(1.0, 0.0)
+    except TypeError:
+        raise ConfigError(f"estimator {name!r} takes no option {', '.join(options)}") from None
+    return make

@@ -1,0 +1,22 @@
+"""jiq: Join the Idle Queue. An idle pool at random if there is one, else any at random.
+
+Source: Lu et al., *Join-Idle-Queue: A novel load balancing algorithm for dynamically scalable web services*, 2011.
+Chosen: a pool of c servers is idle while one of them is free. Limit: blind to speed, and to queues once nobody is
+idle.
+"""
+
+from __future__ import annotations
+
+from dispatcher.core.interfaces import FleetView
+from dispatcher.core.types import Decision, Job
+from dispatcher.policies.base import BasePolicy, has_room
+
+
+class Jiq(BasePolicy):
+    """An idle pool at random, else any."""
+
+    def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
+        self.episode.arrived(now)
+        pools = [pool for pool in fleet.pools if has_room(pool)] or fleet.pools
+        (pool,) = self.draw(pools, 1)
+        return Decision(pool.id, probability=1 / len(pools))

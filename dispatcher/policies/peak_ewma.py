@@ -1,0 +1,66 @@
+"""peak_ewma: what Finagle and linkerd do; least L_i (q_i + 1) of two pools, L_i a moving mean of response times.
+
+Rule: L_i starts at 1/guess; a response slower than L_i replaces it at once, a faster one is blended in with weight 1 −
+exp(−Δ/τ), Δ the time since the last one, τ = 10 s. Between responses L_i decays to 0 at the same pace, so that a pool
+that was slow once is tried again. Two distinct pools are drawn and the lesser wins (d = 0: all are compared). Source:
+Finagle, PeakEwma.scala; linkerd, tower's peak_ewma. Chosen: only successes are measured. Limit: L_i holds the queue as
+well as the service, so load is counted twice; peaks make it slow to forgive.
+"""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+from dispatcher.core.interfaces import FleetView, PoolView
+from dispatcher.core.types import Added, Change, Completion, Outcome
+from dispatcher.errors import ConfigError
+from dispatcher.policies.base import IndexPolicy
+
+
+class PeakEwma(IndexPolicy):
+    """Least response time × load of two pools, as in Finagle and linkerd.
+
+    decay: τ, seconds. d: pools compared, 0 for all.
+    """
+
+    def __init__(self, *, rng: Random, decay: float = 10.0, d: int = 2) -> None:
+        super().__init__(rng=rng)
+        if not 0 < decay < math.inf:
+            raise ConfigError(f"decay must be positive, not {decay:g}")
+        if d < 0:
+            raise ConfigError(f"d must be 0 (all pools) or more, not {d}")
+        self.decay, self.d = decay, d
+        self._seen: dict[str, tuple[float, float | None]] = {}  # pool: L_i, as of when
+
+    def latency(self, pool: str, now: float) -> float:
+        """L_i now, seconds."""
+        latency, at = self._seen[pool]
+        return latency * self._kept(at, now)
+
+    def _kept(self, since: float | None, now: float) -> float:
+        return 1.0 if since is None else math.exp(-(now - since) / self.decay)
+
+    def score(self, pool: PoolView, now: float) -> float:
+        return self.latency(pool.id, now) * (pool.in_flight + 1)
+
+    def best(self, fleet: FleetView, now: float) -> PoolView:
+        return self.least(self.draw(fleet.pools, self.d) if self.d else fleet.pools, now)
+
+    def learn(self, done: Completion, fleet: FleetView) -> None:
+        pool, now = done.ticket.decision.pool, done.finished_at
+        if pool in self._seen and done.outcome is Outcome.OK:
+            latency, at = self._seen[pool]
+            response = now - done.ticket.routed_at
+            if response < latency:
+                kept = self._kept(at, now)
+                response = latency * kept + response * (1 - kept)
+            self._seen[pool] = response, now
+        super().learn(done, fleet)
+
+    def adapt(self, change: Change, fleet: FleetView) -> None:
+        if isinstance(change, Added):
+            self._seen[change.spec.id] = 1 / change.spec.guess, None
+        else:
+            del self._seen[change.pool]
+        super().adapt(change, fleet)

@@ -1,0 +1,85 @@
+"""The table of `loadgen theory`: rules beside each other and beside the optimum, by `sim.theory`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from dispatcher.errors import ConfigError
+from loadgen.sim import theory
+
+WHAT = ("all", "chain", "exponent", "optimum")
+EXPONENTS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+def report(
+    what: str, lam: float, mu: Sequence[float], servers: Sequence[int], guess: Sequence[float], side: int
+) -> dict[str, Any]:
+    """What `theory --json` prints. Raises ConfigError for what cannot be solved."""
+    if what not in WHAT:
+        raise ConfigError(f"WHAT must be one of {', '.join(WHAT)}, not {what!r}")
+    if guess and len(guess) != len(mu):
+        raise ConfigError(f"--guess has {len(guess)} values for {len(mu)} pools; give one a pool")
+    try:
+        import scipy  # noqa: F401
+    except ImportError:
+        raise ConfigError("theory needs scipy: pip install 'lased-dispatcher[theory]'") from None
+    system = theory.System(lam, tuple(mu), tuple(servers), side)
+    rules: dict[str, theory.Routing] = {}
+    if what in ("all", "chain"):
+        rules["sed"] = theory.sed(system)
+        if guess:
+            rules[f"esed {','.join(f'{rate:g}' for rate in guess)}"] = theory.sed(system, guess)
+        rules["jsq"] = theory.jsq(system)
+    if what in ("all", "exponent"):
+        rules |= {f"sed e={e:g}": theory.sed(system, exponent=e) for e in EXPONENTS}
+    best = theory.optimum(system) if what != "chain" else None
+    if best:
+        rules["optimum"] = best.routing
+    return {
+        "lam": lam,
+        "mu": list(mu),
+        "servers": list(system.c),
+        "rho": system.rho,
+        "side": system.side,
+        "optimum": best and {"mean_in_system": best.mean_in_system, "gap": best.gap, "iterations": best.iterations},
+        "rules": [_row(name, theory.chain(system, routing), best) for name, routing in rules.items()],
+    }
+
+
+def _row(name: str, steady: theory.Steady, best: theory.Optimum | None) -> dict[str, Any]:
+    return {
+        "rule": name,
+        "mean_in_system": steady.mean_in_system,
+        "mean_response": steady.mean_response,
+        "shares": list(steady.shares),
+        "regret_per_arrival": steady.regret,
+        "lost": steady.edge,
+        "above_optimum": steady.mean_in_system / best.mean_in_system - 1 if best else None,
+    }
+
+
+def table(found: dict[str, Any]) -> Table:
+    """For people: L mean number in system, W mean response, regret and lost requests per arrival."""
+    mu = ", ".join(f"{rate:g}" for rate in found["mu"])
+    servers = ", ".join(map(str, found["servers"]))
+    title = (
+        f"λ = {found['lam']:g}, μ = ({mu}), servers ({servers}), load {found['rho']:.3g}; {found['side']} states a pool"
+    )
+    made = Table(title=title, title_justify="left")
+    for column in ("rule", "L", "W", "shares, %", "regret", "L above best", "lost"):
+        made.add_column(column, justify="left" if column == "rule" else "right")
+    for row in found["rules"]:
+        above = row["above_optimum"]
+        made.add_row(
+            row["rule"],
+            f"{row['mean_in_system']:.6f}",
+            f"{row['mean_response']:.6f}",
+            " ".join(f"{100 * share:.2f}" for share in row["shares"]),
+            f"{row['regret_per_arrival']:.6f}",
+            "" if above is None else f"{max(0.0, above):+.2%}",
+            f"{row['lost']:.0e}",
+        )
+    return made

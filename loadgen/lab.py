@@ -1,0 +1,163 @@
+"""The commands that simulate and calculate: simulate, theory, compare, reproduce. They are registered by being imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from dispatcher.errors import ConfigError
+from loadgen.command import Json, Seed, app, console, numbers, print_json, whole_numbers
+from loadgen.sim import replicate
+from loadgen.sim.compiled import Compiled
+from loadgen.sim.model import Result, Scenario
+from loadgen.sim.model import simulate as run_once
+from loadgen.sim.sweep import Engine, Unit, is_compiled, sweep, units
+
+T = TypeVar("T")
+Jobs = Annotated[int, typer.Option(min=0, help="Cores to use; 0 for all.")]
+Dask = Annotated[str, typer.Option(metavar="ADDRESS", help="Run on this Dask scheduler, as in tcp://host:8786.")]
+HowEngine = Annotated[
+    Engine, typer.Option(help="object: the live service's own objects; compiled: equal and faster; auto: if it can.")
+]
+Law = Annotated[
+    str, typer.Option(help="Service law: exp, fixed, lognormal:cv=2, hyperexp:cv=2, pareto:shape=2.5; mean 1/rate.")
+]
+Process = Annotated[
+    str, typer.Option(help="Arrivals: poisson, constant, mmpp:ratio=5,period=100, wave:depth=0.8,period=1000.")
+]
+Options = Annotated[list[str] | None, typer.Option("--option", help="An option of the policy, k=v; repeat for more.")]
+
+
+def option(text: str) -> tuple[str, str]:
+    """ "k=v" taken apart. Raises ConfigError."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--option must be k=v, as in n0=7, not {text!r}")
+    return key, value
+
+
+def progress(total: int, what: str) -> tuple[Progress, Any]:
+    """A bar with the time left, shown only on a terminal."""
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("replications"),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+        console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
+    return bar, bar.add_task(what, total=total)
+
+
+def run_all(work: Sequence[Unit], what: str, jobs: int, dask: str) -> Iterable[tuple[Unit, list[Result]]]:
+    """`sweep` behind a progress bar."""
+    bar, task = progress(sum(len(unit.seeds) for unit in work), what)
+    with bar:
+        for unit, results in sweep(work, jobs, dask):
+            bar.advance(task, len(results))
+            yield unit, results
+
+
+@app.command(
+    epilog="Example: lased-loadgen simulate --policy lased --lam 1 --mu 5,10 --guess 5,0.1 --arrivals 10000 --reps 20"
+)
+def simulate(
+    policy: Annotated[str, typer.Option(help="A registered policy, or module:attr.")],
+    lam: Annotated[float, typer.Option(help="Requests a second.")],
+    mu: Annotated[str, typer.Option(help="True rates by pool, services a second and server.")],
+    arrivals: Annotated[int, typer.Option(min=1, help="Requests in each replication.")],
+    guess: Annotated[str | None, typer.Option(help="Initial estimates by pool; default the true rates.")] = None,
+    servers: Annotated[str | None, typer.Option(help="Servers by pool; default one each.")] = None,
+    reps: Annotated[int, typer.Option(min=1, help="Replications.")] = 1,
+    seed: Seed = 1,
+    warmup: Annotated[int, typer.Option(min=0, help="Requests left out of the means, not of the regret.")] = 0,
+    service: Law = "exp",
+    process: Process = "poisson",
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(help="POOL:PROFILE, how a pool's rate changes, as in 2:step:at=500,factor=0.2; repeat for more."),
+    ] = None,
+    options: Options = None,
+    engine: HowEngine = Engine.AUTO,
+    jobs: Jobs = 0,
+    dask: Dask = "",
+    trace: Annotated[Path | None, typer.Option(help="Write the first replication's decisions here, CSV.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run the same router and policies in virtual time. Replication j uses seed SEED + j."""
+    rates = numbers(mu, "mu")
+    scenario = Scenario(
+        policy=policy,
+        lam=lam,
+        mu=rates,
+        guess=numbers(guess, "guess") if guess else rates,
+        arrivals=arrivals,
+        servers=whole_numbers(servers, "servers") if servers else (),
+        options=dict(option(text) for text in options or []),
+        warmup=warmup,
+        service=service,
+        profiles=profiles(profile or [], len(rates)),
+        process=process,
+    )
+    compiled = is_compiled(scenario, engine)
+    if trace is not None:
+        first = Compiled(scenario).simulate(seed, True) if compiled else run_once(scenario, seed, True)
+        try:
+            replicate.write_trace(first.rows, trace)
+        except OSError as error:
+            raise ConfigError(f"--trace {trace}: {error.strerror}") from error
+    done = run_all(units([(scenario, range(seed, seed + reps))], engine), policy, jobs, dask)
+    results = sorted((result for _, some in done for result in some), key=lambda result: result.seed)
+    summary = replicate.summary(scenario, results, seed) | {"engine": "compiled" if compiled else "object"}
+    if as_json:
+        print_json(summary)
+        return
+    for key, value in summary.items():
+        shown = " ".join(f"{v:.6g}" for v in value) if isinstance(value, list) else value
+        print(f"{key:<18} {shown:.6g}" if isinstance(shown, float) else f"{key:<18} {shown}")  # noqa: T201
+
+
+def profiles(given: Sequence[str], pools: int) -> tuple[str, ...]:
+    """ "POOL:PROFILE" by pool, pools numbered from 1; nothing if none is given. Raises ConfigError."""
+    found = [""] * pools
+    for text in given:
+        number, _, profile = text.partition(":")
+        if not number.isdigit() or not 1 <= int(number) <= pools or not profile:
+            raise ConfigError(
+                f"--profile must be POOL:PROFILE with a pool from 1 to {pools}, as in 2:step:at=500,factor=0.2,"
+                f" not {text!r}"
+            )
+        found[int(number) - 1] = profile
+    return tuple(found) if given else ()
+
+
+@app.command(epilog="Example: lased-loadgen theory --lam 3.6 --mu 1,5")
+def theory(
+    lam: Annotated[float, typer.Option(help="Requests a second.")],
+    mu: Annotated[str, typer.Option(help="Rates by pool, services a second and server.")],
+    what: Annotated[
+        str, typer.Argument(help="chain: fixed rules; exponent: SED's score with rates to a power; optimum; or all.")
+    ] = "all",
+    servers: Annotated[str | None, typer.Option(help="Servers by pool; default one each.")] = None,
+    guess: Annotated[str | None, typer.Option(help="Estimates by pool, for SED that believes them (esed).")] = None,
+    side: Annotated[
+        int, typer.Option(min=0, help="States of a pool that are calculated with; 0: as many as it takes.")
+    ] = 0,
+    as_json: Json = False,
+) -> None:
+    """Exact stationary values of two or three pools: exponential services, Poisson arrivals."""
+    from loadgen.experiments.exact import report, table
+
+    given = (
+        numbers(mu, "mu"),
+        whole_numbers(servers, "servers") if servers else (),
+        numbers(guess, "guess") if guess else (),
+    )
+    with console.status("solving"):
+        found = report(what, lam, *given, side)
+    if as_json:
+        print_json(found)
+    else:
+        Console().print(table(found))

@@ -1,0 +1,166 @@
+"""Runs scenarios in the compiled kernel, with the very streams of `model.simulate`, and says which ones it can run.
+
+numba is imported only when a scenario is run: it is an extra, and slow to import.
+"""
+
+from __future__ import annotations
+
+import math
+from importlib.util import find_spec
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatcher import registry
+from dispatcher.core.choosing import TIE_RULES
+from dispatcher.core.regret import Cause
+from dispatcher.core.streams import stream
+from dispatcher.core.types import Phase
+from dispatcher.errors import ConfigError
+from dispatcher.recorders.memory import Row
+from loadgen import arrivals as processes
+from loadgen.sim.model import Result, Scenario
+from workers import distributions as laws
+
+if TYPE_CHECKING:
+    from loadgen.sim import kernel
+
+KINDS = ("random", "round_robin", "jsq", "esed", "sed", "greedy", "nq", "lased", "optimistic")  # as in the kernel
+CAUSES = (Cause.EXPLORATION, Cause.ESTIMATION, Cause.OVERFLOW)
+
+
+def obstacle(scenario: Scenario) -> str | None:
+    """Why the kernel cannot run this scenario; None if it can. Raises ConfigError for what no engine can run."""
+    policy = registry.create(scenario.policy, Random(0), dict(scenario.options))
+    if find_spec("numba") is None:
+        return "numba is not installed: pip install 'lased-dispatcher[compiled]'"
+    if scenario.policy not in KINDS or type(policy).__module__ != f"dispatcher.policies.{scenario.policy}":
+        return f"policy {scenario.policy!r} is not compiled; compiled are: {', '.join(KINDS)}"
+    if getattr(policy, "estimator", "mean") != "mean":
+        return "of the estimators only the mean is compiled"
+    if any(scenario.profiles):
+        return "rates that change are not compiled"
+    return None
+
+
+class Compiled:
+    """One scenario, made ready for many seeds. Raises ConfigError where there is an `obstacle`.
+
+    The first one in a process loads the kernel; the first one on a machine compiles it, which takes some ten seconds.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        if reason := obstacle(scenario):
+            raise ConfigError(f"--engine compiled cannot run this: {reason}")
+        from loadgen.sim import kernel, twister
+
+        self._kernel, self._twister = kernel, twister
+        self.scenario = scenario
+        self._marks = np.array(scenario.marks)
+        law, self._pools = self._made_pools()
+        self._rule = self._made_rule(law)
+
+    def simulate(self, seed: int, keep_rows: bool = False) -> Result:
+        """As `model.simulate`."""
+        scenario, pools, n, size = self.scenario, self._pools.copy(), len(self._pools), self.scenario.arrivals
+        rows = size if keep_rows else 0
+        trace = self._kernel.Trace(np.zeros((rows, 4), np.int64), np.zeros((rows, n), np.int64), np.zeros((rows, n)))
+        streams = self._twister.records_of(stream(seed, "policy"), *(stream(seed, f"work/{i}") for i in range(n)))
+        instants, lives = self._instants(seed), np.zeros(1, self._kernel.LIFE_FIELDS)
+        curve, causes, sojourns = self._kernel.simulate(
+            instants, self._rule, pools, lives, streams, scenario.warmup, self._marks, trace
+        )
+        began_at = float(instants[scenario.warmup - 1]) if scenario.warmup else 0.0
+        learns = self._rule.kind >= self._kernel.GREEDY
+        return Result(
+            seed=seed,
+            regret=int(causes.sum()),
+            regret_curve=tuple(curve.tolist()),
+            by_cause=dict(zip(CAUSES, causes.tolist(), strict=True)),
+            mean_in_system=sojourns / max(float(instants[-1]) - began_at, 1e-300),
+            mean_response=sojourns / (size - scenario.warmup),
+            shares=tuple((pools["joined"] / size).tolist()),
+            estimates=tuple(
+                float(p["N"] / p["S"]) if learns and p["S"] > 0 else float(p["guess"]) for p in pools
+            ),
+            episodes=int(lives[0]["episode"]),
+            explored_episodes=int(lives[0]["explored_in_all"]),
+            rows=_rows(instants, trace) if keep_rows else (),
+        )  # fmt: skip
+
+    def _instants(self, seed: int) -> NDArray[np.float64]:
+        """The arrivals, seconds."""
+        scenario, gaps = self.scenario, stream(seed, "arrivals")
+        instants = np.empty(scenario.arrivals)
+        if scenario.process == "poisson":
+            self._twister.poisson_instants(self._twister.records_of(gaps)[0], scenario.lam, instants)
+            return instants
+        process, now = processes.parse(scenario.process, scenario.lam, gaps), 0.0
+        for i in range(scenario.arrivals):
+            arrival = process.next_arrival(now)
+            assert arrival is not None, "the processes of loadgen.arrivals do not end"
+            instants[i] = now = arrival
+        return instants
+
+    def _made_rule(self, law: int) -> kernel.Rule:
+        policy = registry.create(self.scenario.policy, Random(0), dict(self.scenario.options))
+
+        def option(name: str, default: Any) -> Any:
+            return getattr(policy, name, default)
+
+        return self._kernel.Rule(
+            kind=KINDS.index(self.scenario.policy),
+            ties=TIE_RULES.index(option("ties", "first")),
+            exponent=float(option("exponent", 1.0)),
+            prior_weight=float(option("prior_weight", 0.0)),
+            n0=option("n0", 0),
+            c=float(option("c", 0.0)),
+            alpha=float(option("alpha", 0.0)),
+            max_episode_arrivals=option("max_episode_arrivals", 0),
+            law=law,
+        )
+
+    def _made_pools(self) -> tuple[int, NDArray[Any]]:
+        """The code of the law of service times, and the pools with its parameters."""
+        scenario, twister = self.scenario, self._twister
+        pools = np.zeros(len(scenario.mu), self._kernel.POOL_FIELDS)
+        pools["mu"], pools["guess"], pools["servers"] = scenario.mu, scenario.guess, scenario.servers or 1
+        match laws.parse(scenario.service, 1.0, Random(0)):
+            case laws.Fixed():
+                return twister.FIXED, pools
+            case laws.Lognormal(cv=cv):
+                variance = math.log(1 + cv**2)
+                pools["a"] = [-variance / 2 - math.log(rate) for rate in scenario.mu]
+                pools["b"] = math.sqrt(variance)
+                return twister.LOGNORMAL, pools
+            case laws.Hyperexponential(cv=cv):
+                pools["a"] = (1 + math.sqrt((cv**2 - 1) / (cv**2 + 1))) / 2
+                return twister.HYPEREXP, pools
+            case laws.Pareto(shape=shape):
+                pools["a"], pools["b"] = -1.0 / shape, [(shape - 1) / (shape * rate) for rate in scenario.mu]
+                return twister.PARETO, pools
+        return twister.EXP, pools
+
+
+def _rows(instants: NDArray[np.float64], trace: kernel.Trace) -> tuple[Row, ...]:
+    pools = tuple(str(i + 1) for i in range(trace.q.shape[1]))
+    chosen, forced, cause, episode = trace.decided.T.tolist()
+    regret = np.cumsum(trace.decided[:, 2] >= 0).tolist()
+    return tuple(
+        Row(
+            n=j + 1,
+            time=float(instants[j]),
+            pools=pools,
+            in_flight=tuple(trace.q[j].tolist()),
+            pool=pools[chosen[j]],
+            phase=Phase.EXPLORE if forced[j] else Phase.EXPLOIT,
+            cause=CAUSES[cause[j]] if cause[j] >= 0 else None,
+            regret=regret[j],
+            episode=episode[j],
+            rates=tuple(trace.rates[j].tolist()),
+            scores=(),
+        )
+        for j in range(len(instants))
+    )

@@ -1,0 +1,359 @@
+"""The simulator as compiled functions: `model.simulate` without objects, for sweeps of millions of arrivals.
+
+It repeats router, policies and regret operation by operation, in floating point and in the order of events; the tests
+hold it against `model.simulate` decision by decision. It is a copy on purpose, made for speed; where the two differ,
+this one is wrong. Importing this module needs numba (the extra `compiled`).
+
+Symbols: q requests in flight, N and S observations and their total time, mu the true rate, rate the one decided upon.
+Records rather than objects: numba counts references to every array that it passes on, and records have none.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.sim.twister import Stream, compiled, service, uniform
+
+TOLERANCE = 1e-9
+RANDOM, ROUND_ROBIN, JSQ, ESED, SED, GREEDY, NQ, LASED, OPTIMISTIC = range(9)
+FIRST, RANDOMLY, SLOWEST, FASTEST = range(4)
+EXPLORATION, ESTIMATION, OVERFLOW = range(3)
+AT, NUMBER, SECONDS, POOL = range(4)  # columns of the heap of departures, a row each
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# A pool. a, b: parameters of its law; speed: by which ties are told apart; left: trials to give; joined: requests.
+FLOATS = ("mu", "guess", "a", "b", "N", "S", "rate", "speed", "weighed", "score")
+POOL_FIELDS = np.dtype([(name, np.float64) for name in FLOATS]
+                       + [(name, np.int64) for name in ("servers", "q", "left", "joined")])  # fmt: skip
+Pools = NDArray[Any]  # of POOL_FIELDS
+# The open episode's number, its arrivals and whether it explored; explored ones in all; trials to give in all; whose
+# turn it was last.
+LIFE = ("episode", "arrivals", "explored", "explored_in_all", "to_try", "turn")
+LIFE_FIELDS = np.dtype([(name, np.int64) for name in LIFE])
+Life = Any  # a record of LIFE_FIELDS
+
+
+class Rule(NamedTuple):
+    """A policy and its options, as numbers; law: of service times."""
+
+    kind: int
+    ties: int
+    exponent: float
+    prior_weight: float
+    n0: int
+    c: float
+    alpha: float
+    max_episode_arrivals: int
+    law: int
+
+
+class Trace(NamedTuple):
+    """A row a decision, or no rows. decided: pool, whether it was forced, cause (−1 is right), episode; q and rates: by
+    pool, as seen at the decision."""
+
+    decided: Ints
+    q: Ints
+    rates: Floats
+
+
+@compiled
+def ahead(q: int, c: int) -> float:
+    """`core.delay.work_ahead`."""
+    return q + 1.0 if c == 1 else max(0, q + 1 - c) / c + 1.0
+
+
+@compiled
+def power(rate: float, exponent: float) -> float:
+    return rate if exponent == 1.0 else math.pow(rate, exponent)
+
+
+@compiled
+def believe(pools: Pools, i: int, rule: Rule) -> None:
+    """Decide upon the latest estimate of pool i."""
+    pool = pools[i]
+    pool.rate = pool.speed = pool.N / pool.S if pool.S > 0 else pool.guess
+    pool.weighed = power(pool.rate, rule.exponent)
+
+
+@compiled
+def begin(pools: Pools, life: Life, rule: Rule) -> None:
+    """What is believed before the first arrival."""
+    life.episode, life.turn = 1, -1
+    for i in range(pools.size):
+        pool = pools[i]
+        pool.N, pool.S = rule.prior_weight, rule.prior_weight / pool.guess
+        pool.rate, pool.speed = pool.guess, pool.mu if rule.kind == SED else pool.guess
+        pool.weighed = power(pool.speed, rule.exponent)
+        if rule.kind >= GREEDY:
+            believe(pools, i, rule)
+
+
+@compiled
+def end_episode(pools: Pools, life: Life, rule: Rule) -> None:
+    life.episode += 1
+    life.arrivals = life.explored = 0
+    if rule.kind == LASED:
+        for i in range(pools.size):
+            believe(pools, i, rule)
+
+
+@compiled
+def learn(pools: Pools, life: Life, rule: Rule, i: int, seconds: float, empty: bool) -> None:
+    """A request has left pool i. empty: the system is."""
+    pool = pools[i]
+    pool.q -= 1
+    if rule.kind >= GREEDY:
+        pool.N += 1
+        pool.S += seconds
+        if rule.kind != LASED:
+            believe(pools, i, rule)
+    if empty and life.arrivals and not life.to_try:
+        end_episode(pools, life, rule)
+
+
+@compiled
+def prepare(pools: Pools, life: Life, rule: Rule) -> None:
+    """`policies.lased` before an arrival: close an episode that is too long, begin one with an exploration."""
+    if rule.max_episode_arrivals and life.arrivals >= rule.max_episode_arrivals and not life.to_try:
+        end_episode(pools, life, rule)
+    if life.arrivals == 0:
+        needed = max(float(rule.n0), rule.c * math.pow(math.log(life.episode), rule.alpha))
+        fewest = pools[0].N
+        for i in range(pools.size):
+            fewest = min(fewest, pools[i].N)
+        if fewest < needed:
+            for i in range(pools.size):
+                pools[i].left = rule.n0
+            life.to_try, life.explored = pools.size * rule.n0, 1
+            life.explored_in_all += 1
+
+
+@compiled
+def weigh(pools: Pools, rule: Rule) -> None:
+    """The scores of an index policy; infinite where `nq` has an idle pool to prefer."""
+    idle = False
+    for i in range(pools.size):
+        pool = pools[i]
+        pool.score = float(pool.q) if rule.kind == JSQ else ahead(pool.q, pool.servers) / pool.weighed
+        idle = idle or pool.q < pool.servers
+    if rule.kind == NQ and idle:
+        for i in range(pools.size):
+            if pools[i].q >= pools[i].servers:
+                pools[i].score = np.inf
+
+
+@compiled
+def least(pools: Pools, ties: int, dice: Stream) -> int:
+    """`core.choosing.argmin`."""
+    low = pools[0].score
+    for i in range(1, pools.size):
+        low = min(low, pools[i].score)
+    limit, best, tied = low + 2 * TOLERANCE * abs(low), -1, 0
+    for i in range(pools.size):
+        if pools[i].score <= limit:
+            tied += 1
+            slower = ties == SLOWEST and pools[i].speed < pools[best].speed
+            if best < 0 or slower or (ties == FASTEST and pools[i].speed > pools[best].speed):
+                best = i
+    if ties == RANDOMLY and tied > 1:
+        left = int(uniform(dice) * tied)
+        for i in range(pools.size):
+            if pools[i].score <= limit:
+                if left == 0:
+                    return i
+                left -= 1
+    return best
+
+
+@compiled
+def has_other_room(pools: Pools, best: int) -> bool:
+    for i in range(pools.size):  # noqa: SIM110 - generators are not compiled
+        if pools[i].q < pools[i].servers and i != best:
+            return True
+    return False
+
+
+@compiled
+def trial(pools: Pools, rule: Rule, best: int, n: int) -> int:
+    """`policies.optimistic`: the pool to try at the n-th arrival, −1 if none."""
+    if not has_other_room(pools, best):
+        return -1
+    log = math.log(n + 1.0)
+    enough, z = rule.c * math.pow(log, rule.alpha), math.sqrt(2 * log) / 2
+    lowest, chosen = pools[best].score, -1
+    for i in range(pools.size):
+        pool = pools[i]
+        if i != best and pool.q < pool.servers and enough > pool.N:
+            delay = 0.0
+            if pool.N > 0:
+                root = 1 - 1 / (9 * pool.N) + z / (3 * math.sqrt(pool.N))
+                bound = max(pool.N * math.pow(max(0.0, root), 3.0), pool.N) / pool.S
+                delay = ahead(pool.q, pool.servers) / power(bound, rule.exponent)
+            if delay < lowest:
+                lowest, chosen = delay, i
+    return chosen
+
+
+@compiled
+def next_trial(pools: Pools) -> int:
+    """`policies.lased`: the pool with the most trials left."""
+    most = 0
+    for i in range(pools.size):
+        if pools[i].left > pools[most].left:
+            most = i
+    pools[most].left -= 1
+    return most
+
+
+@compiled
+def choose(pools: Pools, life: Life, rule: Rule, n: int, dice: Stream) -> tuple[int, bool]:
+    """The pool of the n-th arrival, and whether it is a forced trial."""
+    if rule.kind == LASED:
+        prepare(pools, life, rule)
+    life.arrivals += 1
+    if rule.kind == RANDOM:
+        return int(uniform(dice) * pools.size), False
+    if rule.kind == ROUND_ROBIN:
+        life.turn = (life.turn + 1) % pools.size
+        return life.turn, False
+    if life.to_try:
+        life.to_try -= 1
+        return next_trial(pools), True
+    weigh(pools, rule)
+    chosen = least(pools, rule.ties, dice)
+    if rule.kind == OPTIMISTIC:
+        tried = trial(pools, rule, chosen, n)
+        if tried >= 0:
+            life.explored_in_all += 1 - life.explored
+            life.explored = 1
+            return tried, True
+    return chosen, False
+
+
+@compiled
+def judge(pools: Pools, chosen: int, forced: bool, episode: int) -> int:
+    """`core.regret`: the cause of a wrong decision, −1 if it was right."""
+    mine = pools[chosen]
+    w, wrong, longest = ahead(mine.q, mine.servers), False, 0
+    for i in range(pools.size):
+        pool = pools[i]
+        a, b = w * pool.mu, ahead(pool.q, pool.servers) * mine.mu
+        wrong = wrong or a - b > TOLERANCE * (a + b)
+        longest = max(longest, pool.q)
+    if not wrong:
+        return -1
+    if forced:
+        return EXPLORATION
+    return OVERFLOW if longest > 7 and longest > 3.0 * math.log(episode) else ESTIMATION
+
+
+@compiled
+def note(trace: Trace, j: int, pools: Pools, chosen: int, forced: bool, cause: int, episode: int) -> None:
+    """The row of decision j."""
+    decided = trace.decided
+    decided[j, 0], decided[j, 1], decided[j, 2], decided[j, 3] = chosen, forced, cause, episode
+    for i in range(pools.size):
+        trace.q[j, i], trace.rates[j, i] = pools[i].q, pools[i].rate
+
+
+@compiled
+def move(heap: Floats, source: int, target: int) -> None:
+    for column in range(4):
+        heap[target, column] = heap[source, column]
+
+
+@compiled
+def before(heap: Floats, i: int, j: int) -> bool:
+    """Departures in order of time, then of arrival."""
+    first, second = heap[i, AT], heap[j, AT]
+    return bool(first < second or (first == second and heap[i, NUMBER] < heap[j, NUMBER]))
+
+
+@compiled
+def push(heap: Floats, size: int, at: float, number: int, seconds: float, pool: int) -> None:
+    """Add a departure to a heap of `size`, which must have room for two rows more: the last row is a scratch place."""
+    hole, new = size, heap.shape[0] - 1
+    heap[new, AT], heap[new, NUMBER], heap[new, SECONDS], heap[new, POOL] = at, number, seconds, pool
+    while hole and before(heap, new, (hole - 1) // 2):
+        move(heap, (hole - 1) // 2, hole)
+        hole = (hole - 1) // 2
+    move(heap, new, hole)
+
+
+@compiled
+def pop(heap: Floats, size: int) -> None:
+    """Drop the first departure of a heap of `size`."""
+    last, hole, child = size - 1, 0, 1
+    while child < last:
+        if child + 1 < last and before(heap, child + 1, child):
+            child += 1
+        if before(heap, last, child):
+            break
+        move(heap, child, hole)
+        hole, child = child, 2 * child + 1
+    move(heap, last, hole)
+
+
+@compiled
+def admit(free_at: Floats, pool: int, servers: int, now: float, seconds: float) -> float:
+    """`workers.station`: when a job that joins now will be done."""
+    server = 0
+    for other in range(1, servers):
+        if free_at[pool, other] < free_at[pool, server]:
+            server = other
+    finish = max(float(free_at[pool, server]), now) + seconds
+    free_at[pool, server] = finish
+    return finish
+
+
+@compiled
+def simulate(instants: Floats, rule: Rule, pools: Pools, lives: Any, streams: NDArray[Any], warmup: int, marks: Ints,
+             trace: Trace) -> tuple[Ints, Ints, float]:  # fmt: skip
+    """One replication; leaves what was learned in pools, shape (n,), and lives, shape (1,).
+
+    instants: arrivals. streams: that of the policy first, then one a pool. marks: after how many arrivals the
+    regret is noted, increasing. Returns regret at the marks, by cause, and the sum of sojourn times after the warm-up.
+    """
+    life, size, servers = lives[0], instants.size, 1
+    for i in range(pools.size):
+        servers = max(servers, pools[i].servers)
+    free_at = np.full((pools.size, servers), -np.inf)
+    heap, in_flight = np.empty((64, 4)), 0
+    curve, causes, mark, sojourns = np.zeros(marks.size, np.int64), np.zeros(3, np.int64), 0, 0.0
+    traced = trace.decided.size > 0
+    begin(pools, life, rule)
+    for j in range(size + 1):
+        now = instants[j] if j < size else np.inf
+        while in_flight and heap[0, AT] <= now:
+            i, seconds = int(heap[0, POOL]), heap[0, SECONDS]
+            pop(heap, in_flight)
+            in_flight -= 1
+            learn(pools, life, rule, i, seconds, in_flight == 0)
+        if j == size:
+            break
+        i, forced = choose(pools, life, rule, j + 1, streams[0])
+        cause = judge(pools, i, forced, life.episode)
+        if cause >= 0:
+            causes[cause] += 1
+        if traced:
+            note(trace, j, pools, i, forced, cause, life.episode)
+        pool = pools[i]
+        seconds = service(streams[i + 1], rule.law, pool.mu, pool.a, pool.b)
+        finish = admit(free_at, i, pool.servers, now, seconds)
+        if in_flight + 2 > heap.shape[0]:
+            heap = np.concatenate((heap, np.empty_like(heap)))
+        push(heap, in_flight, finish, j, seconds, i)
+        in_flight += 1
+        pool.q += 1
+        pool.joined += 1
+        if j >= warmup:
+            sojourns += finish - now
+        while mark < marks.size and j + 1 == marks[mark]:
+            curve[mark] = causes.sum()
+            mark += 1
+    return curve, causes, sojourns

@@ -1,0 +1,80 @@
+"""How a pool's speed changes with time, as a factor on its rate. PURE: no clock.
+
+A profile is named as one types it: `step:at=60,factor=0.2` (from 60 s on a fifth as fast), `wave:period=60,depth=0.5`
+(factor 1 ± 0.5, sinusoidal). A job's whole service is at the speed of the instant at which it starts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from workers.distributions import ServiceTime, options_in
+
+
+class Profile(Protocol):
+    """The factor on a rate at an instant, positive."""
+
+    def factor_at(self, now: float) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`factor` from the instant `at` on, 1 before; seconds from the start."""
+
+    at: float
+    factor: float
+
+    def __post_init__(self) -> None:
+        if not (self.at >= 0 and 0 < self.factor < math.inf):
+            raise ValueError(f"a step needs at ≥ 0 and factor > 0, not {self.at:g} and {self.factor:g}")
+
+    def factor_at(self, now: float) -> float:
+        return self.factor if now >= self.at else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """1 + depth sin(2πt/period), 0 ≤ depth < 1."""
+
+    period: float
+    depth: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not (0 < self.period < math.inf and 0 <= self.depth < 1):
+            raise ValueError(f"a wave needs period > 0 and 0 ≤ depth < 1, not {self.period:g} and {self.depth:g}")
+
+    def factor_at(self, now: float) -> float:
+        return 1 + self.depth * math.sin(2 * math.pi * now / self.period)
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """A law of service times whose rate follows a profile. origin: the instant at which the profile's time is 0."""
+
+    law: ServiceTime
+    profile: Profile
+    origin: float = 0.0
+
+    def sample(self, now: float) -> float:
+        return self.law.sample(now) / self.profile.factor_at(now - self.origin)
+
+    def mean(self, now: float) -> float:
+        return self.law.mean(now) / self.profile.factor_at(now - self.origin)
+
+
+PROFILES: dict[str, type[Step] | type[Wave]] = {"step": Step, "wave": Wave}
+
+
+def parse_profile(text: str) -> Profile:
+    """The profile named by `text`. Raises ValueError with one clear line.
+
+    >>> parse_profile("step:at=60,factor=0.2").factor_at(61.0)
+    0.2
+    """
+    name, options = options_in(text, "profile", PROFILES)
+    try:
+        return PROFILES[name](**options)
+    except TypeError as error:
+        raise ValueError(f"profile {text!r}: {str(error).partition('() ')[2]}") from None
