@@ -6,6 +6,7 @@ A name may also be `module:attr`, any importable factory that takes `rng` and op
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import inspect
 import sys
@@ -20,6 +21,7 @@ GROUP = "dispatcher.policies"
 VERBS = ("choose", "learn", "adapt")
 
 
+@functools.cache
 def registered() -> dict[str, EntryPoint]:
     """Every registered name."""
     return {point.name: point for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}

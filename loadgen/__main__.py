@@ -1,4 +1,4 @@
-"""The command `lased-loadgen`: traffic and demonstration; `lab` has what simulates. Results go to stdout, all else to stderr."""
+"""The command `lased-loadgen`: traffic and demonstration here, what simulates in `lab`. Only results go to stdout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Annotated, Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import typer
-from rich.console import Console
 
 from dispatcher.core.streams import stream
 from dispatcher.errors import ConfigError, DispatcherError
@@ -25,7 +24,7 @@ from loadgen import (
     report,
 )
 from loadgen.attack import Attack
-from loadgen.command import Json, Seed, app, console, prepare, print_json
+from loadgen.command import Json, Seed, app, console, output, prepare, print_json
 from loadgen.experiments.backends import BackendError
 from loadgen.metrics import Summary, summarize
 
@@ -82,7 +81,7 @@ def attack(
     if as_json:
         print(json.dumps(summary.as_json()))  # noqa: T201
     else:
-        Console().print(report.summary_table(summary))
+        output().print(report.summary_table(summary))
         for line in (*summary.warnings, *report.summary_counts(summary)):
             print(line)  # noqa: T201
     if not summary.completed:
@@ -135,7 +134,7 @@ def demo(
     if as_json:
         print_json(show.as_json(scene, runs, picture))
     elif runs:
-        Console().print(report.demo_table(scene, runs))
+        output().print(report.demo_table(scene, runs))
         print(report.demo_verdict(scene, runs))  # noqa: T201
         if picture:
             print(f"picture: {picture}")  # noqa: T201

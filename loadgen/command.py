@@ -22,8 +22,15 @@ app = typer.Typer(
     help="Send traffic, simulate, compare, and show the dispatcher learn.",
 )
 console = Console(stderr=True)
+WIDE = 132  # columns of a table that goes into a file or a pipe
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Seed = Annotated[int, typer.Option(help="Seed of all randomness.")]
+
+
+def output() -> Console:
+    """Where results go that are not JSON."""
+    found = Console()
+    return found if found.is_terminal else Console(width=WIDE)
 
 
 def print_json(value: Any) -> None:

@@ -1,17 +1,22 @@
-"""The commands that simulate and calculate: simulate, theory, compare, reproduce. They are registered by being imported."""
+"""The commands that simulate and calculate: simulate, theory, compare, reproduce; registered by being imported."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dispatcher.errors import ConfigError
-from loadgen.command import Json, Seed, app, console, numbers, print_json, whole_numbers
+from loadgen.command import Json, Seed, app, console, numbers, output, print_json, whole_numbers
+from loadgen.experiments import claims, tables
+from loadgen.experiments import spec as experiments
+from loadgen.experiments.reproduce import Plan, run, write
+from loadgen.experiments.results import Results
 from loadgen.sim import replicate
 from loadgen.sim.compiled import Compiled
 from loadgen.sim.model import Result, Scenario
@@ -31,6 +36,20 @@ Process = Annotated[
     str, typer.Option(help="Arrivals: poisson, constant, mmpp:ratio=5,period=100, wave:depth=0.8,period=1000.")
 ]
 Options = Annotated[list[str] | None, typer.Option("--option", help="An option of the policy, k=v; repeat for more.")]
+
+
+class Backend(StrEnum):
+    """Where experiments run."""
+
+    SIM = "sim"
+    LIVE = "live"
+
+
+class SizeName(StrEnum):
+    """How much of them."""
+
+    QUICK = "quick"
+    FULL = "full"
 
 
 def option(text: str) -> tuple[str, str]:
@@ -160,4 +179,64 @@ def theory(
     if as_json:
         print_json(found)
     else:
-        Console().print(table(found))
+        output().print(table(found))
+
+
+@app.command(epilog="Example: lased-loadgen reproduce fig4 --size quick")
+def reproduce(
+    figure: Annotated[
+        str, typer.Argument(help="fig4, fig5, starvation, fig8, one of our own, or a file ending in .toml.")
+    ],
+    backend: Annotated[
+        Backend, typer.Option(help="sim: virtual time; live: real processes on this machine.")
+    ] = Backend.SIM,
+    size: Annotated[SizeName, typer.Option(help="quick: seconds; full: as in print.")] = SizeName.QUICK,
+    out: Annotated[
+        Path, typer.Option(help="Folder of the results; finished cells in it are kept and not run again.")
+    ] = Path("out"),
+    seed: Seed = 1,
+    engine: HowEngine = Engine.AUTO,
+    jobs: Jobs = 0,
+    dask: Dask = "",
+    as_json: Json = False,
+) -> None:
+    """Show a figure of the paper again: rows, table, picture, and a verdict on each claim. Exits 1 if one fails."""
+    spec = experiments.load(figure)
+    plan = Plan(
+        spec, size.value, out / f"{spec.name}-{size.value}-{backend.value}", seed, backend.value, engine, jobs, dask
+    )
+    bar, task = progress(1, spec.name)
+
+    def told(done: int, total: int, cell: str) -> None:
+        bar.update(task, completed=done, total=total, description=f"{spec.name} {cell}")
+
+    try:
+        with bar:
+            results = run(plan, told)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        console.print(f"broken off; finished cells are in {plan.folder}: the same command goes on from there")
+        raise typer.Exit(1) from None
+    verdicts = claims.judge(spec.claims, results, live=backend is Backend.LIVE)
+    write(plan, results, verdicts)
+    picture = _drawn(spec, results, plan.folder / f"{spec.name}.png")
+    if as_json:
+        shown = [{"claim": v.claim.says, "holds": v.holds, "saw": v.saw} for v in verdicts]
+        print_json({"experiment": spec.name, "folder": str(plan.folder), "picture": picture, "verdicts": shown})
+    else:
+        output().print(tables.table(spec, results))
+        output().print(tables.verdict_lines(verdicts), soft_wrap=True)
+        print(f"rows, manifest, verdicts{' and picture' if picture else ''} in {plan.folder}")  # noqa: T201
+    if any(verdict.holds is False for verdict in verdicts):
+        raise typer.Exit(1)
+
+
+def _drawn(spec: experiments.Spec, results: Results, path: Path) -> str | None:
+    from loadgen.experiments.pictures import draw
+    from loadgen.plot import PlotError
+
+    try:
+        draw(spec, results, path)
+    except PlotError as error:
+        console.print(f"no picture: {error}")
+        return None
+    return str(path)

@@ -69,7 +69,7 @@ class Compiled:
         trace = self._kernel.Trace(np.zeros((rows, 4), np.int64), np.zeros((rows, n), np.int64), np.zeros((rows, n)))
         streams = self._twister.records_of(stream(seed, "policy"), *(stream(seed, f"work/{i}") for i in range(n)))
         instants, lives = self._instants(seed), np.zeros(1, self._kernel.LIFE_FIELDS)
-        curve, causes, sojourns = self._kernel.simulate(
+        curve, joined, causes, sojourns = self._kernel.simulate(
             instants, self._rule, pools, lives, streams, scenario.warmup, self._marks, trace
         )
         began_at = float(instants[scenario.warmup - 1]) if scenario.warmup else 0.0
@@ -78,6 +78,7 @@ class Compiled:
             seed=seed,
             regret=int(causes.sum()),
             regret_curve=tuple(curve.tolist()),
+            joined_curve=tuple(map(tuple, joined.tolist())),
             by_cause=dict(zip(CAUSES, causes.tolist(), strict=True)),
             mean_in_system=sojourns / max(float(instants[-1]) - began_at, 1e-300),
             mean_response=sojourns / (size - scenario.warmup),
@@ -118,6 +119,7 @@ class Compiled:
             n0=option("n0", 0),
             c=float(option("c", 0.0)),
             alpha=float(option("alpha", 0.0)),
+            bonus=float(option("bonus", 0.0)),
             max_episode_arrivals=option("max_episode_arrivals", 0),
             law=law,
         )

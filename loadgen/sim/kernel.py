@@ -48,6 +48,7 @@ class Rule(NamedTuple):
     n0: int
     c: float
     alpha: float
+    bonus: float
     max_episode_arrivals: int
     law: int
 
@@ -76,7 +77,7 @@ def power(rate: float, exponent: float) -> float:
 def believe(pools: Pools, i: int, rule: Rule) -> None:
     """Decide upon the latest estimate of pool i."""
     pool = pools[i]
-    pool.rate = pool.speed = pool.N / pool.S if pool.S > 0 else pool.guess
+    pool.rate = pool.speed = (pool.N + rule.bonus) / pool.S if pool.S > 0 else pool.guess
     pool.weighed = power(pool.rate, rule.exponent)
 
 
@@ -313,18 +314,20 @@ def admit(free_at: Floats, pool: int, servers: int, now: float, seconds: float) 
 
 @compiled
 def simulate(instants: Floats, rule: Rule, pools: Pools, lives: Any, streams: NDArray[Any], warmup: int, marks: Ints,
-             trace: Trace) -> tuple[Ints, Ints, float]:  # fmt: skip
+             trace: Trace) -> tuple[Ints, Ints, Ints, float]:  # fmt: skip
     """One replication; leaves what was learned in pools, shape (n,), and lives, shape (1,).
 
     instants: arrivals. streams: that of the policy first, then one a pool. marks: after how many arrivals the
-    regret is noted, increasing. Returns regret at the marks, by cause, and the sum of sojourn times after the warm-up.
+    regret is noted, increasing. Returns regret and requests by pool at the marks, regret by cause, and the sum of the
+    sojourn times after the warm-up.
     """
     life, size, servers = lives[0], instants.size, 1
     for i in range(pools.size):
         servers = max(servers, pools[i].servers)
     free_at = np.full((pools.size, servers), -np.inf)
     heap, in_flight = np.empty((64, 4)), 0
-    curve, causes, mark, sojourns = np.zeros(marks.size, np.int64), np.zeros(3, np.int64), 0, 0.0
+    curve, joined = np.zeros(marks.size, np.int64), np.zeros((marks.size, pools.size), np.int64)
+    causes, mark, sojourns = np.zeros(3, np.int64), 0, 0.0
     traced = trace.decided.size > 0
     begin(pools, life, rule)
     for j in range(size + 1):
@@ -355,5 +358,7 @@ def simulate(instants: Floats, rule: Rule, pools: Pools, lives: Any, streams: ND
             sojourns += finish - now
         while mark < marks.size and j + 1 == marks[mark]:
             curve[mark] = causes.sum()
+            for other in range(pools.size):
+                joined[mark, other] = pools[other].joined
             mark += 1
-    return curve, causes, sojourns
+    return curve, joined, causes, sojourns

@@ -88,12 +88,14 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One replication. regret_curve: cumulative regret at the scenario's marks. shares: of requests, by pool.
-    mean_in_system: time average from the end of the warm-up; mean_response: over the requests after it, seconds."""
+    """One replication. regret_curve, joined_curve: regret, and requests by pool, up to each of the scenario's marks.
+    shares: of requests, by pool. mean_in_system: time average from the end of the warm-up; mean_response: over the
+    requests after it, seconds."""
 
     seed: int
     regret: int
     regret_curve: tuple[int, ...]
+    joined_curve: tuple[tuple[int, ...], ...]
     by_cause: dict[Cause, int]
     mean_in_system: float
     mean_response: float
@@ -142,6 +144,7 @@ def simulate(scenario: Scenario, seed: int, keep_rows: bool = False) -> Result:
     joined = dict.fromkeys(stations, 0)
     explored = _Explored(policy)
     curve: list[int] = []
+    joined_curve: list[tuple[int, ...]] = []
     marks = list(reversed(scenario.marks))
     next_arrival = processes.parse(scenario.process, scenario.lam, stream(seed, "arrivals")).next_arrival
     heap: list[tuple[float, int, float, Ticket]] = []
@@ -168,6 +171,7 @@ def simulate(scenario: Scenario, seed: int, keep_rows: bool = False) -> Result:
             began_at = now
         while marks and n == marks[-1]:
             curve.append(meter.total)
+            joined_curve.append(tuple(joined.values()))
             marks.pop()
     arrived_until = now
     while heap:
@@ -179,6 +183,7 @@ def simulate(scenario: Scenario, seed: int, keep_rows: bool = False) -> Result:
         seed=seed,
         regret=meter.total,
         regret_curve=tuple(curve),
+        joined_curve=tuple(joined_curve),
         by_cause=dict(meter.by_cause),
         mean_in_system=sojourns / max(arrived_until - began_at, 1e-300),
         mean_response=sojourns / measured,

@@ -193,14 +193,14 @@ def optimum(system: System, gap: float = 1e-7, most: int = 500_000) -> Optimum:
     cost = np.zeros(shape) + sum(system.q(i) for i in range(n))
     services = [np.broadcast_to(system.service(i), shape) for i in range(n)]
     idle = total - system.lam - sum(services)
-    joined = np.full((n, *shape), np.inf)  # V after joining pool i
-    corner = tuple([-1] * n)
+    joined: Floats = np.full((n, *shape), np.inf)  # V after joining pool i
+    corner: tuple[int, ...] = (-1,) * n
     value = cost.copy()
     for iteration in range(1, most + 1):
         for i in range(n):
             down, up = _slices(n, i)
             joined[i][down] = value[up]
-        joined[:, *corner] = value[corner]
+        joined.reshape(n, -1)[:, -1] = value[corner]  # all are full: it is lost
         new = cost + system.lam * joined.min(axis=0) + idle * value
         for i in range(n):
             down, up = _slices(n, i)

@@ -57,6 +57,7 @@ OPTIONS = st.fixed_dictionaries(
         "c": st.floats(0.0, 20.0),
         "alpha": st.floats(0.0, 2.0),
         "max_episode_arrivals": st.integers(0, 40),
+        "bonus": st.floats(0.0, 5.0),
     },
 )
 
@@ -71,7 +72,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 def test_any_scenario(policy, seed, rho, pools, options):
     mu, guess, servers = zip(*pools, strict=True)
-    takes = {"lased": OPTIONS_OF_LASED, "optimistic": OPTIONS_OF_LASED - {"n0", "max_episode_arrivals"},
+    takes = {"lased": OPTIONS_OF_LASED, "optimistic": OPTIONS_OF_LASED - {"n0", "max_episode_arrivals"} | {"bonus"},
              "greedy": {"exponent", "prior_weight"}, "nq": {"exponent", "prior_weight"},
              "sed": {"exponent"}, "esed": {"exponent"}}.get(policy, set())  # fmt: skip
     options = {key: value for key, value in options.items() if key in takes}

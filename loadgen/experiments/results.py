@@ -1,0 +1,164 @@
+"""What an experiment measured: a cell's replications as arrays, kept on disk as soon as the cell is done.
+
+`cells.jsonl` has a line for each finished cell, under a fingerprint of all that determines it; a run that finds a line
+with its fingerprint does not run the cell again. A last line that was cut off is ignored.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatcher.errors import ConfigError
+from loadgen.experiments.spec import Cell
+from loadgen.sim.model import Result
+
+Floats = NDArray[np.float64]
+METRICS = ("regret", "mean_in_system", "mean_response", "episodes", "explored_episodes")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One cell. seeds: of the replications, in order; each value has their number as its first dimension:
+    METRICS (r,), curve (r, points), joined (r, points, n), shares and estimates (r, n)."""
+
+    cell: Cell
+    seeds: tuple[int, ...]
+    values: dict[str, Floats]
+
+    @classmethod
+    def of(cls, cell: Cell, results: Sequence[Result]) -> Measured:
+        ordered = sorted(results, key=lambda result: result.seed)
+        names = {
+            **{name: name for name in METRICS},
+            "curve": "regret_curve",
+            "joined": "joined_curve",
+            "shares": "shares",
+            "estimates": "estimates",
+        }
+        values = {name: np.array([getattr(r, field) for r in ordered], dtype=float) for name, field in names.items()}
+        return cls(cell, tuple(result.seed for result in ordered), values)
+
+    def __getitem__(self, name: str) -> Floats:
+        return self.values[name]
+
+    @property
+    def arrivals(self) -> Floats:
+        """After how many arrivals the points of the curve are; shape (points,)."""
+        points = self["curve"].shape[1]
+        return np.array([-(-self.cell.scenario.arrivals * k // points) for k in range(1, points + 1)], dtype=float)
+
+
+class Results:
+    """All cells of an experiment, found by their labels."""
+
+    def __init__(self, measured: Sequence[Measured]) -> None:
+        self.cells = list(measured)
+        self._by_labels = {tuple(sorted(one.cell.labels.items())): one for one in measured}
+
+    def axis(self, name: str) -> list[str]:
+        """The labels along an axis, in order."""
+        return list(dict.fromkeys(one.cell.labels[name] for one in self.cells))
+
+    def get(self, **labels: str) -> Measured:
+        """The cell with exactly these labels. Raises LookupError."""
+        found = self._by_labels.get(tuple(sorted(labels.items())))
+        if found is None:
+            raise LookupError(f"there is no cell {labels}")
+        return found
+
+    def where(self, **labels: str) -> list[Measured]:
+        """All cells with these labels."""
+        return [one for one in self.cells if labels.items() <= one.cell.labels.items()]
+
+
+def mean_and_se(values: Floats) -> tuple[Any, Any]:
+    """Mean and standard error over the first dimension; the error is 0 where there is one replication."""
+    n = len(values)
+    return values.mean(axis=0), values.std(axis=0, ddof=1) / n**0.5 if n > 1 else np.zeros(values.shape[1:])
+
+
+def fingerprint(cell: Cell, seeds: Sequence[int], backend: str) -> str:
+    """Equal for equal work by the same version."""
+    scenario = asdict(cell.scenario) | {
+        "seeds": [seeds[0], len(seeds)],
+        "backend": backend,
+        "version": version("lased-dispatcher"),
+    }
+    return hashlib.sha256(json.dumps(scenario, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class Store:
+    """Finished cells in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "cells.jsonl"
+        self._found: dict[str, dict[str, Any]] = {}
+        if self.path.is_file():
+            for line in self.path.read_text(encoding="utf-8").splitlines():
+                try:
+                    entry = json.loads(line)
+                    self._found[entry["fingerprint"]] = entry
+                except (ValueError, KeyError, TypeError):
+                    continue  # cut off as it was written; the cell is run again
+
+    def find(self, cell: Cell, mark: str) -> Measured | None:
+        entry = self._found.get(mark)
+        if entry is None:
+            return None
+        values = {name: np.array(column, dtype=float) for name, column in entry["values"].items()}
+        return Measured(cell, tuple(entry["seeds"]), values)
+
+    def add(self, mark: str, measured: Measured) -> None:
+        entry = {
+            "fingerprint": mark,
+            "labels": measured.cell.labels,
+            "seeds": measured.seeds,
+            "values": {name: column.tolist() for name, column in measured.values.items()},
+        }
+        torn = self.path.is_file() and not self.path.read_bytes().endswith(b"\n")
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write("\n" * torn + json.dumps(entry) + "\n")
+
+
+def write_rows(results: Results, path: Path) -> None:
+    """A row for each replication of each cell, CSV."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        axes = list(results.cells[0].cell.labels) if results.cells else []
+        writer.writerow([*axes, "lam", "mu", "guess", "arrivals", "seed", *METRICS, "shares", "estimates"])
+        for one in results.cells:
+            scenario = one.cell.scenario
+            fixed = [
+                *one.cell.labels.values(),
+                scenario.lam,
+                _spaced(scenario.mu),
+                _spaced(scenario.guess),
+                scenario.arrivals,
+            ]
+            for r, seed in enumerate(one.seeds):
+                vectors = (_spaced(one[name][r]) for name in ("shares", "estimates"))
+                writer.writerow([*fixed, seed, *(one[name][r] for name in METRICS), *vectors])
+
+
+def _spaced(values: Sequence[float] | Floats) -> str:
+    return " ".join(f"{value:.9g}" for value in values)
+
+
+def prepared(folder: Path) -> Path:
+    """The folder, made. Raises ConfigError if it cannot be written into."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "cells.jsonl").open("a").close()
+    except OSError as error:
+        raise ConfigError(f"--out {folder}: {error.strerror}") from error
+    return folder
