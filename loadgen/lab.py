@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -13,10 +13,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from dispatcher.errors import ConfigError
 from loadgen.command import Json, Seed, app, console, numbers, output, print_json, whole_numbers
-from loadgen.experiments import claims, tables
+from loadgen.experiments import claims, pictures, tables
+from loadgen.experiments import compare as comparison
 from loadgen.experiments import spec as experiments
 from loadgen.experiments.reproduce import Plan, run, write
-from loadgen.experiments.results import Results
+from loadgen.experiments.results import Results, write_rows
+from loadgen.plot import PlotError
 from loadgen.sim import replicate
 from loadgen.sim.compiled import Compiled
 from loadgen.sim.model import Result, Scenario
@@ -182,6 +184,22 @@ def theory(
         output().print(table(found))
 
 
+def run_plan(plan: Plan) -> Results:
+    """Run an experiment behind a progress bar; broken off, say what is kept."""
+    name = plan.spec.name
+    bar, task = progress(1, name)
+
+    def told(done: int, total: int, cell: str) -> None:
+        bar.update(task, completed=done, total=total, description=f"{name} {cell}")
+
+    try:
+        with bar:
+            return run(plan, told)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        console.print(f"broken off; finished cells are in {plan.folder}: the same command goes on from there")
+        raise typer.Exit(1) from None
+
+
 @app.command(epilog="Example: lased-loadgen reproduce fig4 --size quick")
 def reproduce(
     figure: Annotated[
@@ -205,20 +223,10 @@ def reproduce(
     plan = Plan(
         spec, size.value, out / f"{spec.name}-{size.value}-{backend.value}", seed, backend.value, engine, jobs, dask
     )
-    bar, task = progress(1, spec.name)
-
-    def told(done: int, total: int, cell: str) -> None:
-        bar.update(task, completed=done, total=total, description=f"{spec.name} {cell}")
-
-    try:
-        with bar:
-            results = run(plan, told)
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        console.print(f"broken off; finished cells are in {plan.folder}: the same command goes on from there")
-        raise typer.Exit(1) from None
+    results = run_plan(plan)
     verdicts = claims.judge(spec.claims, results, live=backend is Backend.LIVE)
     write(plan, results, verdicts)
-    picture = _drawn(spec, results, plan.folder / f"{spec.name}.png")
+    picture = drawn(lambda path: pictures.draw(spec, results, path), plan.folder / f"{spec.name}.png")
     if as_json:
         shown = [{"claim": v.claim.says, "holds": v.holds, "saw": v.saw} for v in verdicts]
         print_json({"experiment": spec.name, "folder": str(plan.folder), "picture": picture, "verdicts": shown})
@@ -230,13 +238,55 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _drawn(spec: experiments.Spec, results: Results, path: Path) -> str | None:
-    from loadgen.experiments.pictures import draw
-    from loadgen.plot import PlotError
-
+def drawn(draw: Callable[[Path], None], path: Path) -> str | None:
+    """The path, if the picture could be made."""
     try:
-        draw(spec, results, path)
+        draw(path)
     except PlotError as error:
         console.print(f"no picture: {error}")
         return None
     return str(path)
+
+
+@app.command(
+    epilog="Example: lased-loadgen compare --policies lased,greedy,nginx_least_conn --lam 7.2 --mu 2,10 --guess 2,2"
+)
+def compare(
+    policies: Annotated[
+        str, typer.Option(help="Names separated by commas, options behind colons: lased,greedy,lased:n0=3:c=2.")
+    ],
+    lam: Annotated[float, typer.Option(help="Requests a second.")],
+    mu: Annotated[str, typer.Option(help="True rates by pool, services a second and server.")],
+    guess: Annotated[str | None, typer.Option(help="Initial estimates by pool; default the true rates.")] = None,
+    servers: Annotated[str | None, typer.Option(help="Servers by pool; default one each.")] = None,
+    arrivals: Annotated[int, typer.Option(min=1, help="Requests in each replication.")] = 10_000,
+    warmup: Annotated[int, typer.Option(min=0, help="Requests left out of the means, not of the regret.")] = 0,
+    reps: Annotated[int, typer.Option(min=1, help="Replications.")] = 20,
+    seed: Seed = 1,
+    service: Law = "exp",
+    process: Process = "poisson",
+    backend: Annotated[
+        Backend, typer.Option(help="sim: virtual time; live: real processes on this machine.")
+    ] = Backend.SIM,
+    rate: Annotated[float, typer.Option(min=0.001, help="Live: requests a second; all rates are scaled alike.")] = 60.0,
+    out: Annotated[Path, typer.Option(help="Folder of the rows and the picture.")] = Path("out/compare"),
+    engine: HowEngine = Engine.AUTO,
+    jobs: Jobs = 0,
+    dask: Dask = "",
+    as_json: Json = False,
+) -> None:
+    """The same traffic to several policies: paired differences to the first one, with 95 % intervals."""
+    rates = numbers(mu, "mu")
+    scenario = {"lam": lam, "mu": rates, "guess": numbers(guess, "guess") if guess else rates, "service": service,
+                "process": process, "servers": whole_numbers(servers, "servers") if servers else ()}  # fmt: skip
+    live = {"arrivals": arrivals, "reps": reps, "rate": rate}
+    size = {"arrivals": arrivals, "reps": reps, "warmup": warmup, "live": live}
+    plan = Plan(comparison.spec_of(policies, scenario, size), "quick", out, seed, backend.value, engine, jobs, dask)
+    results = run_plan(plan)
+    write_rows(results, out / "rows.csv")
+    picture = drawn(lambda path: comparison.draw(results, path), out / "compare.png")
+    if as_json:
+        print_json(comparison.as_json(results) | {"picture": picture})
+    else:
+        output().print(comparison.table(results))
+        print(f"rows{' and picture' if picture else ''} in {out}")  # noqa: T201

@@ -17,12 +17,17 @@ from loadgen.experiments.spec import Spec
 Z95 = 1.96
 
 
-def with_error(mean: float, error: float) -> str:
-    """The mean and its 95 % half width, as precise as that is."""
-    if error <= 0:
+def with_error(mean: float, error: float, quantile: float = Z95) -> str:
+    """The mean and its half width, `quantile` standard errors, as precise as that is.
+
+    >>> with_error(12.3456, 0.05)
+    '12.346 ± 0.098'
+    """
+    half = quantile * error
+    if half <= 0:
         return f"{mean:.5g}"
-    digits = max(0, 1 - int(f"{Z95 * error:e}".partition("e")[2]))
-    return f"{mean:,.{digits}f} ± {Z95 * error:,.{digits}f}"
+    digits = max(0, 1 - int(f"{half:e}".partition("e")[2]))
+    return f"{mean:,.{digits}f} ± {half:,.{digits}f}"
 
 
 def table(spec: Spec, results: Results) -> Table | Group:
