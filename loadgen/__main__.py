@@ -157,6 +157,7 @@ def _picture(scene: show.Scene, runs: list[show.Run], path: Path) -> str | None:
 
 def main() -> NoReturn:
     """Run a command; errors in one line, exit 2 for usage and configuration, 1 for the rest."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is long ends by either, as by Ctrl-C
     try:
         sys.exit(app(standalone_mode=False, prog_name="lased-loadgen") or 0)
     except (ConfigError, typer.TyperException) as error:

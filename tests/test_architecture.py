@@ -27,7 +27,7 @@ ALLOWED = {  # the longest prefix of a module's name counts; itself is always al
     "loadgen": ["workers.distributions", "dispatcher.core.regret", "dispatcher.core.streams", "dispatcher.errors"],
     "loadgen.sim": ["loadgen", "workers.distributions", "workers.station", "dispatcher.core", "dispatcher.registry",
                     "dispatcher.recorders", "dispatcher.errors", "workers.profiles"],
-    "loadgen.experiments": ["loadgen"],
+    "loadgen.experiments": ["loadgen", "dispatcher.core", "dispatcher.registry", "dispatcher.errors"],
 }  # fmt: skip
 PURE = (
     "dispatcher.core",

@@ -6,6 +6,7 @@ A profile is named as one types it: `step:at=60,factor=0.2` (from 60 s on a fift
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Protocol
@@ -67,6 +68,7 @@ class Profiled:
 PROFILES: dict[str, type[Step] | type[Wave]] = {"step": Step, "wave": Wave}
 
 
+@functools.cache
 def parse_profile(text: str) -> Profile:
     """The profile named by `text`. Raises ValueError with one clear line.
 

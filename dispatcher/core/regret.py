@@ -11,7 +11,7 @@ m(k) = max(7, c_m ln k), (chosen) c_m = 3, k the episode's number; else `estimat
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from dispatcher.core.choosing import TOLERANCE
@@ -51,9 +51,11 @@ class RegretMeter(Recorder):
     """Counts wrong decisions while all true rates are known; silent otherwise.
 
     Put it before other recorders: they read `total`, `last` (the cause of the latest decision, None if it was right).
+    factor: of a pool, at an instant, on its true rate, for a simulation in which rates change; the oracle knows it.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, factor: Callable[[str, float], float] | None = None) -> None:
+        self._factor = factor
         self._learner = policy if isinstance(policy, Learner) else None
         self._rates: dict[str, float | None] = {}
         self._true: dict[str, float] | None = None
@@ -71,7 +73,10 @@ class RegretMeter(Recorder):
 
     def chosen(self, job: Job, decision: Decision, fleet: FleetView, now: float) -> None:
         self.last = None
-        if self._true is None or not is_wrong(fleet, decision.pool, self._true):
+        rates = self._true
+        if rates is not None and self._factor is not None:
+            rates = {pool: rate * self._factor(pool, now) for pool, rate in rates.items()}
+        if rates is None or not is_wrong(fleet, decision.pool, rates):
             return
         self.last = self._cause(decision, fleet)
         self.by_cause[self.last] += 1

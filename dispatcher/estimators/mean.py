@@ -64,9 +64,9 @@ class Mean:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % bounds of the rate: (0, inf) while nothing is known."""
+        """95 % bounds of the rate: (0, inf) while less is known than one observation tells."""
         n = self.equals
-        if self.total <= 0:
+        if self.total <= 0 or n < 1:
             return 0.0, math.inf
         mean = self.total / self.weight
         return gamma_quantile(n, -Z95) / n / mean, gamma_quantile(n, Z95) / n / mean

@@ -20,6 +20,7 @@ from loadgen.experiments.spec import Claim
 Labels = Mapping[str, str]
 Over = Mapping[str, Sequence[str]]
 Answer = tuple[bool, str]
+SMOOTH = 10  # windows that a share is averaged over before it is judged
 ONCE: Over = {}  # nothing to vary: one combination
 
 
@@ -194,16 +195,17 @@ def windowed_share(one: Measured, pool: int) -> Floats:
 
 
 def recovery(one: Measured, pool: int, rates: Sequence[float], at: float, tolerance: float) -> float:
-    """Arrivals after the change until the pool's mean windowed share is right and stays so; infinite if it does not."""
+    """Arrivals after the change from which on every mean share, over SMOOTH windows and all replications, is within the
+    tolerance of what SED would give the pool; infinite if there are none."""
     from loadgen.sim import theory
 
-    system, since = theory.System(one.cell.scenario.lam, tuple(rates)), at * one.cell.scenario.arrivals
+    system = theory.System(one.cell.scenario.lam, tuple(rates))
     target = theory.chain(system, theory.sed(system)).shares[pool - 1]
-    off = np.abs(windowed_share(one, pool).mean(axis=0) - target) > tolerance
-    last = np.flatnonzero(off & (one.arrivals > since))
-    if not last.size:
-        return 0.0
-    return float(one.arrivals[last[-1]] - since) if last[-1] + 1 < off.size else math.inf
+    since = int(at * one["joined"].shape[1])
+    share = windowed_share(one, pool).mean(axis=0)[since:]
+    off = np.abs(np.convolve(share, np.full(SMOOTH, 1 / SMOOTH), "valid") - target) > tolerance
+    right = int(np.flatnonzero(off)[-1]) + 1 if off.any() else 0
+    return right * float(one.arrivals[0]) if right < off.size else math.inf
 
 
 def recovers(

@@ -103,13 +103,14 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "cells.jsonl"
         self._found: dict[str, dict[str, Any]] = {}
-        if self.path.is_file():
-            for line in self.path.read_text(encoding="utf-8").splitlines():
-                try:
-                    entry = json.loads(line)
-                    self._found[entry["fingerprint"]] = entry
-                except (ValueError, KeyError, TypeError):
-                    continue  # cut off as it was written; the cell is run again
+        text = self.path.read_text(encoding="utf-8") if self.path.is_file() else ""
+        self._torn = bool(text) and not text.endswith("\n")
+        for line in text.splitlines():
+            try:
+                entry = json.loads(line)
+                self._found[entry["fingerprint"]] = entry
+            except (ValueError, KeyError, TypeError):
+                continue  # cut off as it was written; the cell is run again
 
     def find(self, cell: Cell, mark: str) -> Measured | None:
         entry = self._found.get(mark)
@@ -125,9 +126,9 @@ class Store:
             "seeds": measured.seeds,
             "values": {name: column.tolist() for name, column in measured.values.items()},
         }
-        torn = self.path.is_file() and not self.path.read_bytes().endswith(b"\n")
         with self.path.open("a", encoding="utf-8") as file:
-            file.write("\n" * torn + json.dumps(entry) + "\n")
+            file.write("\n" * self._torn + json.dumps(entry) + "\n")
+        self._torn = False
 
 
 def write_rows(results: Results, path: Path) -> None:

@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from random import Random
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from dispatcher import registry
 from dispatcher.errors import ConfigError
 from loadgen.sim.model import Scenario
 
@@ -141,9 +143,11 @@ def cells(spec: Spec, size: Size, live: bool = False) -> Iterator[Cell]:
             given["options"] = given.get("options", {}) | fields.pop("options", {})
             given |= fields
         try:
-            yield Cell(labels, _scenario(given | how_much))
+            scenario = _scenario(given | how_much)
+            registry.create(scenario.policy, Random(0), dict(scenario.options))
         except (ConfigError, TypeError, KeyError) as error:
             raise ConfigError(f"{spec.name}: cell {labels}: {error}") from error
+        yield Cell(labels, scenario)
 
 
 def label_of(entry: Any) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+import workers.distributions as laws
 from dispatcher import registry
 from dispatcher.core.choosing import TIE_RULES
 from dispatcher.core.regret import Cause
@@ -22,7 +23,6 @@ from dispatcher.errors import ConfigError
 from dispatcher.recorders.memory import Row
 from loadgen import arrivals as processes
 from loadgen.sim.model import Result, Scenario
-from workers import distributions as laws
 
 if TYPE_CHECKING:
     from loadgen.sim import kernel

@@ -72,6 +72,11 @@ class Scenario:
         """After how many arrivals the points of the regret's curve are taken."""
         return tuple(-(-self.arrivals * k // self.points) for k in range(1, self.points + 1))
 
+    def factor(self, pool: str, now: float) -> float:
+        """On the rate of a pool at an instant."""
+        profile = self.profiles[int(pool) - 1] if self.profiles else ""
+        return parse_profile(profile).factor_at(now) if profile else 1.0
+
     def law(self, i: int, rng: Random) -> ServiceTime:
         """The law of service times of pool i."""
         law = parse(self.service, self.mu[i], rng)
@@ -133,7 +138,7 @@ def simulate(scenario: Scenario, seed: int, keep_rows: bool = False) -> Result:
     policy = registry.create(scenario.policy, stream(seed, "policy"), dict(scenario.options))
     if not isinstance(policy, Learner):
         raise ConfigError(f"policy {scenario.policy!r} does not tell its episode and rates; derive it from BasePolicy")
-    meter = RegretMeter(policy)
+    meter = RegretMeter(policy, scenario.factor if any(scenario.profiles) else None)
     rows = Rows(policy, meter)
     router = Router(policy, [_Strict(), meter, rows] if keep_rows else [_Strict(), meter])
     specs = scenario.pools()

@@ -22,6 +22,7 @@ from loadgen.sim.compiled import Compiled, obstacle
 from loadgen.sim.model import Result, Scenario, simulate
 
 SMALL = 300_000  # arrivals of an object-driven sweep that are not worth starting processes for
+DASK_SECONDS = 10.0  # until a scheduler must have answered
 UNIT = {False: 150_000, True: 4_000_000}  # arrivals of one unit of work, object-driven and compiled: about a second
 
 
@@ -118,7 +119,7 @@ def _dask(address: str) -> Iterator[Executor]:
     except ImportError:
         raise ConfigError("--dask needs distributed: pip install 'lased-dispatcher[dask]'") from None
     try:
-        client = make(address, timeout="10s")
+        client = make(address, timeout=DASK_SECONDS)
     except (OSError, ValueError, TimeoutError) as error:
         raise ConfigError(f"--dask {address}: no scheduler answers there ({type(error).__name__})") from error
     try:

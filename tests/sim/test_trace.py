@@ -1,12 +1,14 @@
 """Decision by decision against recorded traces: state, choice, regret and episode exactly, times and rates to 1e-9."""
 
 import csv
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from dispatcher.errors import PolicyError
 from dispatcher.policies.jsq import Jsq
+from loadgen.sim.compiled import Compiled
 from loadgen.sim.model import Scenario, simulate
 from loadgen.sim.replicate import write_trace
 
@@ -28,11 +30,14 @@ def rows_of(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.parametrize("engine", ["object", "compiled"])
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_reproduces_the_trace(name, tmp_path):
+def test_reproduces_the_trace(name, engine, tmp_path):
     expected = rows_of(TRACES / f"{name}.csv")
     policy, lam, mu, guess, seed = SCENARIOS[name]
-    result = simulate(Scenario(policy, lam, mu, guess, len(expected)), seed, keep_rows=True)
+    scenario = Scenario(policy, lam, mu, guess, len(expected))
+    run = Compiled(scenario).simulate if engine == "compiled" else partial(simulate, scenario)
+    result = run(seed, keep_rows=True)
     write_trace(result.rows, tmp_path / "trace.csv")
     got = rows_of(tmp_path / "trace.csv")
     assert list(got[0]) == list(expected[0])

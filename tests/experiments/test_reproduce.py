@@ -1,0 +1,170 @@
+"""Whole experiments: files and verdicts, interruption and resumption, and the same on real processes."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from loadgen.experiments import claims, pictures, reproduce
+from loadgen.experiments import spec as specs
+from loadgen.experiments.reproduce import Plan
+from loadgen.sim.sweep import Engine
+from tests.experiments.test_spec import FILE
+
+
+@pytest.fixture
+def plan(tmp_path):
+    path = tmp_path / "trial.toml"
+    path.write_text(FILE)
+    return Plan(specs.load(str(path)), "quick", tmp_path / "out", jobs=1)
+
+
+def silent(done, total, cell):
+    pass
+
+
+def test_files_table_and_picture(plan):
+    results = reproduce.run(plan, silent)
+    reproduce.write(plan, results, claims.judge(plan.spec.claims, results))
+    pictures.draw(plan.spec, results, plan.folder / "trial.png")
+    with (plan.folder / "rows.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 4 * 2, "a row a replication and cell"
+    assert [row["seed"] for row in rows[:2]] == ["1", "2"]
+    manifest = json.loads((plan.folder / "manifest.json").read_text())
+    assert manifest["experiment"]["axes"]["rho"] == [0.3, 0.6]
+    assert {"version", "seeds", "host", "python", "engine", "backend"} <= set(manifest)
+    assert (plan.folder / "trial.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_both_engines_measure_the_same(plan, tmp_path):
+    import dataclasses
+
+    engines = (Engine.OBJECT, Engine.COMPILED)
+    found = [
+        reproduce.run(dataclasses.replace(plan, engine=engine, folder=tmp_path / engine), silent) for engine in engines
+    ]
+    for first, second in zip(found[0].cells, found[1].cells, strict=True):
+        assert all((first[name] == second[name]).all() for name in first.values)
+
+
+def test_an_interrupted_run_goes_on_where_it_was(plan, monkeypatch):
+    class PulledError(Exception):
+        pass
+
+    def pull_after_two(done, total, cell):
+        if done == 4:
+            raise PulledError
+
+    with pytest.raises(PulledError):
+        reproduce.run(plan, pull_after_two)
+    kept = (plan.folder / "cells.jsonl").read_text().splitlines()
+    assert len(kept) == 2
+    with (plan.folder / "cells.jsonl").open("a") as file:
+        file.write(kept[0][:50])  # the power went off
+    told = []
+    results = reproduce.run(plan, lambda done, total, cell: told.append(done))
+    assert told == [4, 6, 8], "two cells of two replications were there already"
+    assert len(results.cells) == 4
+    again = []
+    reproduce.run(plan, lambda done, total, cell: again.append(done))
+    assert again == [8], "nothing is run twice, and a line that was cut off does no harm"
+
+
+def test_another_seed_is_another_run(plan):
+    import dataclasses
+
+    reproduce.run(plan, silent)
+    told = []
+    reproduce.run(dataclasses.replace(plan, seed=5), lambda done, total, cell: told.append(done))
+    assert told[0] == 0
+
+
+def lased_loadgen(*arguments, **more):
+    return subprocess.run(
+        [sys.executable, "-m", "loadgen", *arguments], capture_output=True, text=True, timeout=120, check=False, **more
+    )
+
+
+def test_the_command_says_what_it_found(tmp_path):
+    done = lased_loadgen("reproduce", "starvation", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("shown      ") == 4
+    assert "NOT SHOWN" not in done.stdout
+    folder = tmp_path / "starvation-quick-sim"
+    assert {path.name for path in folder.iterdir()} == {
+        "cells.jsonl", "manifest.json", "rows.csv", "starvation.png", "verdicts.json"
+    }  # fmt: skip
+    again = lased_loadgen("reproduce", "starvation", "--out", str(tmp_path), "--json")
+    assert [verdict["holds"] for verdict in json.loads(again.stdout)["verdicts"]] == [True] * 4
+
+
+def test_a_claim_that_is_not_shown_is_exit_code_1(tmp_path):
+    path = tmp_path / "trial.toml"
+    path.write_text(FILE + '[[claims]]\nsays = "SED has regret"\ncheck = "linear"\n'
+                    'given = { where = { policy = "sed", rho = "0.3" }, tolerance = 0.1 }\n')  # fmt: skip
+    done = lased_loadgen("reproduce", str(path), "--out", str(tmp_path))
+    assert done.returncode == 1
+    assert "NOT SHOWN  SED has regret" in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("policy", ["lased", "peak_ewma"])  # in threads, in processes
+def test_a_signal_keeps_what_is_finished(tmp_path, number, policy):
+    path = tmp_path / "long.toml"
+    text = FILE.replace('options = { ties = "random" }', "").replace('"sed", {', f'"sed", "{policy}", {{')
+    for old, new in (
+        ("arrivals = 100\n", "arrivals = 150000\n"),
+        ("reps = 2", "reps = 40"),
+        ("[0.3,", "[0.3, 0.4, 0.5,"),
+    ):
+        text = text.replace(old, new)
+    path.write_text(text)
+    arguments = ["reproduce", str(path), "--out", str(tmp_path), "--jobs", "2"]
+    cells = tmp_path / "long-quick-sim" / "cells.jsonl"
+    with subprocess.Popen(
+        [sys.executable, "-m", "loadgen", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        for _ in range(600):
+            if cells.is_file() and cells.stat().st_size:
+                break
+            time.sleep(0.1)
+        os.killpg(process.pid, number)
+        out, errors = process.communicate(timeout=60)
+    assert process.returncode == 1, errors
+    assert "the same command goes on from there" in errors
+    assert "Traceback" not in errors
+    assert out == ""
+    assert cells.read_text().endswith("\n")
+
+
+def test_the_same_experiment_on_real_processes(tmp_path):
+    path = tmp_path / "trial.toml"
+    path.write_text(FILE.replace("live = { arrivals = 50, rate = 20.0 }", "live = { arrivals = 60, rate = 60.0 }"))
+    done = lased_loadgen("reproduce", str(path), "--size", "full", "--backend", "live", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "trial-full-live" / "rows.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["policy"] for row in rows] == ["sed", "quick learner"]
+    assert rows[0]["regret"] == "0.0", "the oracle has none"
+    assert all(0.3 < float(row["mean_response"]) < 3.0 for row in rows), "in the scenario's units, not the machine's"
+
+
+def test_compare_live_and_simulated(tmp_path):
+    common = ["compare", "--policies", "sed,jsq", "--lam", "1.2", "--mu", "1,2", "--out", str(tmp_path), "--json"]
+    simulated = json.loads(lased_loadgen(*common, "--arrivals", "3000", "--reps", "5").stdout)
+    assert simulated["first"] == "sed"
+    found = simulated["differences"]["jsq"]["mean_response"]
+    assert found["verdict"] == "worse"
+    assert found["low"] > 0
+    done = lased_loadgen(*common, "--backend", "live", "--arrivals", "60", "--reps", "1", "--rate", "60")
+    assert done.returncode == 0, done.stderr
+    live = json.loads(done.stdout)
+    assert live["policies"]["sed"]["regret"]["mean"] == 0
+    assert live["differences"]["jsq"]["regret"]["verdict"] == "one run"

@@ -1,0 +1,102 @@
+"""Estimators: what each remembers, for how long, and that all of them serve every learner."""
+
+from random import Random
+
+import pytest
+
+from dispatcher.core.types import PoolSpec
+from dispatcher.estimators.discounted import Discounted
+from dispatcher.estimators.mean import Mean
+from dispatcher.estimators.named import maker
+from dispatcher.estimators.window import Window
+from dispatcher.policies.greedy import Greedy
+from dispatcher.policies.lased import Lased
+from dispatcher.policies.optimistic import Optimistic
+from dispatcher.testing import Table, check_policy
+
+TEXTS = ["mean", "discounted:factor=0.9", "window:size=5"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_of_constant_observations_all_learn_the_rate(text):
+    estimator = maker(text)(5.0, 2.0)
+    assert estimator.rate == pytest.approx(5.0)
+    for _ in range(200):
+        estimator.learn_one(0.1, 0.0)
+    assert estimator.rate == pytest.approx(10.0, rel=0.03)
+    assert estimator.observations == 200
+
+
+def test_the_window_is_exactly_the_mean_of_the_last_ones():
+    rng, window, seen = Random(1), Window(1.0, size=7), []
+    for _ in range(100):
+        seen.append(rng.expovariate(3.0))
+        window.learn_one(seen[-1], 0.0)
+        assert window.weight == min(len(seen), 7)
+        assert window.predict_one(0.0) == pytest.approx(sum(seen[-7:]) / len(seen[-7:]), rel=1e-12)
+
+
+def test_the_window_does_not_add_up_rounding_errors():
+    window = Window(1.0, size=3)
+    for _ in range(1000):
+        for x in (1e9, 1e-9, 1.0):
+            window.learn_one(x, 0.0)
+    for _ in range(3):
+        window.learn_one(1e-9, 0.0)
+    assert window.predict_one(0.0) == pytest.approx(1e-9)
+
+
+def test_a_prior_leaves_the_window_as_its_oldest_entry():
+    window = Window(guess=2.0, prior_weight=4.0, size=2)
+    window.learn_one(1.0, 0.0)
+    assert (window.weight, window.total) == (5.0, 3.0)
+    window.learn_one(1.0, 0.0)
+    assert (window.weight, window.total) == (2.0, 2.0)
+
+
+def test_discounting_halves_what_is_old():
+    mean = Discounted(1.0, factor=0.5)
+    for x in (4.0, 2.0, 1.0):
+        mean.learn_one(x, 0.0)
+    assert (mean.weight, mean.total) == (1.75, 3.0)
+
+
+def test_the_discounted_interval_is_as_wide_as_the_spread_of_its_mean():
+    """Share of intervals that hold the true rate, of 95 in a hundred."""
+    rng, held, n = Random(5), 0, 2000
+    for _ in range(n):
+        mean = Discounted(1.0, factor=0.9)
+        for _ in range(80):
+            mean.learn_one(rng.expovariate(4.0), 0.0)
+        low, high = mean.interval
+        held += low <= 4.0 <= high
+    assert abs(held / n - 0.95) < 0.02
+
+
+def test_a_mean_is_a_discounted_mean_without_discount():
+    rng, plain, nearly = Random(2), Mean(1.0), Discounted(1.0, factor=1 - 1e-12)
+    for _ in range(50):
+        x = rng.expovariate(1.0)
+        plain.learn_one(x, 0.0)
+        nearly.learn_one(x, 0.0)
+    assert nearly.rate == pytest.approx(plain.rate)
+    assert nearly.interval == pytest.approx(plain.interval)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("policy", [Lased, Greedy, Optimistic])
+def test_every_learner_takes_every_estimator(policy, text):
+    check_policy(policy, estimator=text, prior_weight=1.0, exponent=0.7)
+
+
+@pytest.mark.parametrize("prior_weight", [0.0, 0.001, 0.1, 1.0])
+def test_optimistic_stands_any_prior(prior_weight):
+    check_policy(Optimistic, prior_weight=prior_weight)
+
+
+@pytest.mark.parametrize(("text", "rate"), [("mean", 1.1), ("window:size=5", 5.0)])
+def test_a_pool_that_slows_is_seen_to_be_slow_by_those_that_forget(text, rate):
+    table = Table(Greedy(rng=Random(1), estimator=text), [PoolSpec("a", guess=1.0)])
+    for seconds in (1.0,) * 50 + (0.2,) * 5:
+        table.finish(table.arrive(), service_time=seconds)
+    assert table.router.policy.rate("a") == pytest.approx(rate, rel=0.05)
