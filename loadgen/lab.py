@@ -12,7 +12,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dispatcher.errors import ConfigError
-from loadgen.command import Json, Seed, app, console, numbers, output, print_json, whole_numbers
+from loadgen.command import Json, Seed, app, console, numbers, output, prepare, print_json, whole_numbers
 from loadgen.experiments import claims, pictures, tables
 from loadgen.experiments import compare as comparison
 from loadgen.experiments import spec as experiments
@@ -186,6 +186,7 @@ def theory(
 
 def run_plan(plan: Plan) -> Results:
     """Run an experiment behind a progress bar; broken off, say what is kept."""
+    prepare(plan.folder)
     name = plan.spec.name
     bar, task = progress(1, name)
 

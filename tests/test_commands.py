@@ -10,7 +10,8 @@ import sys
 import pytest
 
 COMMANDS = [["dispatcher"], ["dispatcher", "serve"], ["dispatcher", "check"], ["dispatcher", "policies"], ["workers"],
-            ["loadgen"], ["loadgen", "attack"], ["loadgen", "simulate"], ["loadgen", "demo"]]  # fmt: skip
+            ["loadgen"], ["loadgen", "attack"], ["loadgen", "simulate"], ["loadgen", "demo"], ["loadgen", "reproduce"],
+            ["loadgen", "compare"], ["loadgen", "theory"]]  # fmt: skip
 
 
 def run(*arguments):
@@ -32,6 +33,8 @@ def busy_port():
 
 POOL = "--pool=a=http://127.0.0.1:9"
 ATTACK = ["loadgen", "attack", "--rate", "1", "--duration", "1"]
+THEORY = ["loadgen", "theory", "--lam", "1", "--mu", "1,2"]
+COMPARE = ["loadgen", "compare", "--lam", "1", "--mu", "1,2", "--arrivals", "50"]
 SIMULATE = ["loadgen", "simulate", "--policy", "lased", "--lam", "1", "--mu", "1,2", "--arrivals", "9"]
 
 
@@ -68,7 +71,23 @@ SIMULATE = ["loadgen", "simulate", "--policy", "lased", "--lam", "1", "--mu", "1
         ([*SIMULATE, "--option", "n=0"], 2, "has no option 'n'"),
         ([*SIMULATE, "--service", "x"], 2, "unknown service law 'x'"),
         ([*SIMULATE, "--servers", "1.5,1"], 2, "--servers must be whole numbers"),
-        ([*SIMULATE, "--engine", "compiled"], 2, "--engine compiled is not in this version"),
+        ([*SIMULATE, "--engine", "compiled", "--option", "estimator=window:size=9"], 2, "only the mean is compiled"),
+        ([*SIMULATE, "--process", "waves"], 2, "unknown arrivals 'waves'"),
+        ([*SIMULATE, "--service", "pareto:shape=1"], 2, "shape of a Pareto law must be above 1"),
+        ([*SIMULATE, "--option", "exponent=0"], 2, "exponent must be above 0 and at most 1"),
+        ([*SIMULATE, "--profile", "3:step:at=1,factor=2"], 2, "--profile must be POOL:PROFILE with a pool from 1 to 2"),
+        ([*SIMULATE, "--profile", "1:hop"], 2, "unknown profile 'hop'"),
+        ([*SIMULATE, "--warmup", "9"], 2, "more than warmup"),
+        ([*THEORY, "--lam", "3"], 2, "no steady state"),
+        ([*THEORY, "--guess", "1"], 2, "--guess has 1 values for 2 pools"),
+        ([*THEORY, "--side", "999"], 2, "between 3 and 250"),
+        ([*THEORY, "maximum"], 2, "WHAT must be one of all, chain, exponent, optimum"),
+        (["loadgen", "reproduce", "fig9"], 2, "there is no experiment 'fig9'"),
+        (["loadgen", "reproduce", "fig4", "--out", "/proc/x"], 1, "cannot write into /proc/x"),
+        (["loadgen", "reproduce", "ties", "--backend", "live"], 2, "ties: this size has no live form"),
+        ([*COMPARE, "--policies", "lased"], 2, "--policies must name at least two different ones"),
+        ([*COMPARE, "--policies", "lased,lasd"], 2, "there is no policy 'lasd' (did you mean 'lased'?)"),
+        ([*COMPARE, "--policies", "sed,jsq", "--guess", "1"], 2, "guess has 1 values"),
         ([*SIMULATE, "--trace", "/nowhere/t.csv"], 2, "--trace /nowhere/t.csv: No such file or directory"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -159,3 +178,13 @@ def test_output_into_a_closed_pipe_is_no_traceback():
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     os.close(write)
     assert "Traceback" not in done.stderr
+
+
+def test_theory_prints_what_is_known():
+    done = run("loadgen", "theory", "--lam", "3.6", "--mu", "1,5", "--json")
+    found = json.loads(done.stdout)
+    assert abs(found["optimum"]["mean_in_system"] - 1.887148) < 1e-5
+    rules = {row["rule"]: row for row in found["rules"]}
+    assert abs(rules["sed"]["mean_in_system"] - 1.964442) < 1e-6
+    assert abs(rules["sed e=0.7"]["above_optimum"] - 0.0052) < 1e-4
+    assert "optimum" in run("loadgen", "theory", "--lam", "3.6", "--mu", "1,5").stdout

@@ -13,7 +13,8 @@ from typing import Annotated, NoReturn
 import typer
 from aiohttp import web
 
-from workers.distributions import parse
+from workers.distributions import ServiceTime, parse
+from workers.profiles import Profiled, parse_profile
 from workers.server import LivePool, make_server
 from workers.timing import precise_loop
 
@@ -41,8 +42,15 @@ def pool(
     rate: Annotated[float, typer.Option(help="Services a second and server.")],
     servers: Annotated[int, typer.Option(min=1, help="Parallel servers behind the one queue.")] = 1,
     service: Annotated[
-        str, typer.Option(help="Law of service times: exp, fixed, lognormal:cv=2, hyperexp:cv=2; mean 1/rate.")
+        str,
+        typer.Option(
+            help="Law of service times: exp, fixed, lognormal:cv=2, hyperexp:cv=2, pareto:shape=2.5; mean 1/rate."
+        ),
     ] = "exp",
+    profile: Annotated[
+        str,
+        typer.Option(help="How the rate changes: step:at=60,factor=0.2 or wave:period=60,depth=0.5, from the start."),
+    ] = "",
     capacity: Annotated[
         int, typer.Option(min=0, help="Requests waiting and in service; beyond it, 503. 0: no limit.")
     ] = 10_000,
@@ -55,11 +63,14 @@ def pool(
     try:
         host, port = host_and_port(listen)
         stream = stream or f"work/{name or listen}"
-        law = parse(service, rate, Random(f"{seed}/{stream}"))
+        law: ServiceTime = parse(service, rate, Random(f"{seed}/{stream}"))
+        shape = parse_profile(profile) if profile else None
     except ValueError as error:
         raise fail(str(error), 2) from None
     try:
         with asyncio.Runner(loop_factory=precise_loop) as runner:
+            if shape:
+                law = Profiled(law, shape, origin=runner.get_loop().time())
             runner.run(serve(LivePool(law, servers, capacity), host, port, name, report))
     except OSError as error:
         raise fail(f"cannot listen on {listen}: {os.strerror(error.errno or 0)}", 1) from None

@@ -65,7 +65,7 @@ class LivePool:
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         while self._waiting and self._busy < self._servers:
             work = self._waiting.popleft()
-            service = self._law.sample(work.arrived_at)
+            service = self._law.sample(self._station.starts_at(work.arrived_at))
             self._busy += 1
             loop.call_at(self._station.admit(work.arrived_at, service), self._finish, work, service, loop)
 

@@ -66,8 +66,7 @@ def _all(results: Results, over: Over, holds: Callable[[Labels], Answer]) -> Ans
 def _halves(one: Measured) -> tuple[float, float]:
     """Mean regret of the first and of the second half of the arrivals."""
     curve = one["curve"].mean(axis=0)
-    half = curve[len(curve) // 2 - 1]
-    return float(half), float(curve[-1] - half)
+    return float(curve[one.half]), float(curve[-1] - curve[one.half])
 
 
 def flattens(results: Results, where: Labels, most: float, over: Over = ONCE) -> Answer:
@@ -99,8 +98,7 @@ def slope_is_exact(results: Results, where: Labels, standard_errors: float, over
         scenario, curve = one.cell.scenario, one["curve"]
         system = theory.System(scenario.lam, scenario.mu, scenario.servers)
         exact = theory.chain(system, theory.sed(system, scenario.guess)).regret
-        half = curve.shape[1] // 2
-        slopes = (curve[:, -1] - curve[:, half - 1]) / (one.arrivals[-1] - one.arrivals[half - 1])
+        slopes = (curve[:, -1] - curve[:, one.half]) / (one.arrivals[-1] - one.arrivals[one.half])
         mean, error = mean_and_se(slopes)
         return bool(abs(mean - exact) <= standard_errors * error), f"{mean:.6f} ± {error:.6f}, exactly {exact:.6f}"
 

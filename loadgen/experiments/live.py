@@ -46,7 +46,7 @@ async def measure(scenario: Scenario, rate: float, seed: int) -> Result:
         raise BackendError(f"of {scenario.arrivals} requests {len(rows)} were routed; the run does not count")
     wrong = np.cumsum([row["cause"] is not None for row in rows])
     response = float(attack.records.response[scenario.warmup :].mean())
-    marks = [-(-len(rows) * k // scenario.points) for k in range(1, scenario.points + 1)]
+    marks = scenario.marks
     explored = {row["episode"] for row in rows if row["phase"] == "explore"}
     return Result(
         seed=seed,

@@ -34,6 +34,13 @@ def draw(spec: Spec, results: Results, path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
+def over_arrivals(axes: Axes) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    axes.set_xlabel("arrivals")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
 def plain(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
@@ -70,7 +77,9 @@ def _regret(axes: Axes, here: Sequence[Measured], lines: str) -> None:
         axes.set_yscale("log")
     else:
         axes.set_ylim(bottom=0)
-    axes.set_xlabel("arrivals")
+    over_arrivals(axes)
+    if here[0].cell.scenario.log:
+        axes.set_xscale("log")
     axes.legend(fontsize=8)
     plain(axes)
 
@@ -81,9 +90,11 @@ def _in_system(axes: Axes, here: Sequence[Measured], lines: str) -> None:
         axes.errorbar(x, mean, Z95 * error, fmt="o", color=colour, capsize=3)
     axes.set_xticks(range(len(here)), [one.cell.labels[lines] for one in here])
     axes.set_xlim(-0.6, len(here) - 0.4)
-    for level, style, name in _levels(here[0]):
+    levels = _levels(here[0])
+    for level, style, name in levels:
         axes.axhline(level, color="black", linewidth=0.9, linestyle=style, label=name)
-    axes.legend(fontsize=8)
+    if levels:
+        axes.legend(fontsize=8)
     plain(axes)
 
 
@@ -147,14 +158,17 @@ def heat(spec: Spec, results: Results, figure: Figure) -> None:
 
 
 def dots(spec: Spec, results: Results, figure: Figure) -> None:
-    """One metric of every cell with its 95 % interval; a panel for each entry of `panels`."""
+    """One metric of every cell with its 95 % interval; a panel for each entry of `panels`, three abreast."""
     panels, metric = spec.drawing["panels"], spec.drawing["metric"]
     names = results.axis(panels)
-    figure.set_size_inches(
-        2.2 + 3.0 * len(names), 1.4 + 0.28 * max(len(results.where(**{panels: name})) for name in names)
-    )
-    grid = figure.subplots(1, len(names), squeeze=False, sharey=True)
-    for name, axes in zip(names, grid[0], strict=True):
+    columns = min(3, len(names))
+    rows = -(-len(names) // columns)
+    most = max(len(results.where(**{panels: name})) for name in names)
+    figure.set_size_inches(2.2 + 3.4 * columns, 0.6 + rows * (0.8 + 0.28 * most))
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    for axes in grid.flat[len(names) :]:
+        axes.set_axis_off()
+    for name, axes in zip(names, grid.flat, strict=False):
         here = results.where(**{panels: name})
         labels = [" ".join(label for axis, label in one.cell.labels.items() if axis != panels) for one in here]
         for y, one in enumerate(here):
@@ -164,12 +178,14 @@ def dots(spec: Spec, results: Results, figure: Figure) -> None:
                 mean, error = (float(value) for value in mean_and_se(one[metric]))
             axes.errorbar(mean, y, xerr=Z95 * error, fmt="o", color=COLOURS[0], capsize=2, markersize=4)
         axes.set_yticks(range(len(labels)), labels)
-        axes.set_title(f"{panels} {name}" if panels != "scene" else name, fontsize=10)
+        axes.set_ylim(len(labels) - 0.5, -0.5)
+        axes.set_title(name if panels == "scene" else f"{panels} {name}", fontsize=10)
         axes.set_xlabel(spec.drawing.get("label", metric.replace("_", " ")))
         if spec.drawing.get("log"):
-            axes.set_xscale("log")
+            right = axes.get_xlim()[1]
+            axes.set_xscale("symlog", linthresh=10)
+            axes.set_xlim(0, 1.5 * right)
         plain(axes)
-    grid[0][0].invert_yaxis()
 
 
 def shares(spec: Spec, results: Results, figure: Figure) -> None:
@@ -195,7 +211,7 @@ def shares(spec: Spec, results: Results, figure: Figure) -> None:
             told = ", ".join(f"{rate:g}" for rate in rates)
             axes.axhline(level, color="black", linewidth=0.8, linestyle=style, label=f"SED, rates {told}")
         axes.set_title(name, fontsize=10)
-        axes.set_xlabel("arrivals")
+        over_arrivals(axes)
         plain(axes)
     grid[0][0].set_ylabel(f"share of pool {pool}")
     grid[0][-1].legend(fontsize=8)

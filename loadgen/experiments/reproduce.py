@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from loadgen.experiments import claims, live
-from loadgen.experiments.results import Measured, Results, Store, fingerprint, prepared, write_rows
+from loadgen.experiments.results import Measured, Results, Store, fingerprint, write_rows
 from loadgen.experiments.spec import Cell, Size, Spec, cells
 from loadgen.sim.model import Result
 from loadgen.sim.sweep import Engine, sweep, units
@@ -55,7 +55,8 @@ class Plan:
 def run(plan: Plan, told: Told) -> Results:
     """Run every cell that is not kept already. told: hears of progress. Raises KeyboardInterrupt as it comes."""
     wanted = plan.cells()
-    store = Store(prepared(plan.folder))
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    store = Store(plan.folder)
     marks = [fingerprint(cell, plan.seeds, plan.backend) for cell in wanted]
     found = [store.find(cell, mark) for cell, mark in zip(wanted, marks, strict=True)]
     missing = [i for i, one in enumerate(found) if one is None]

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatcher.errors import ConfigError
 from loadgen.experiments.spec import Cell
 from loadgen.sim.model import Result
 
@@ -54,8 +53,12 @@ class Measured:
     @property
     def arrivals(self) -> Floats:
         """After how many arrivals the points of the curve are; shape (points,)."""
-        points = self["curve"].shape[1]
-        return np.array([-(-self.cell.scenario.arrivals * k // points) for k in range(1, points + 1)], dtype=float)
+        return np.array(self.cell.scenario.marks, dtype=float)
+
+    @property
+    def half(self) -> int:
+        """Which point of the curve is at half of the arrivals."""
+        return int(np.searchsorted(self.arrivals, self.cell.scenario.arrivals / 2))
 
 
 class Results:
@@ -153,13 +156,3 @@ def write_rows(results: Results, path: Path) -> None:
 
 def _spaced(values: Sequence[float] | Floats) -> str:
     return " ".join(f"{value:.9g}" for value in values)
-
-
-def prepared(folder: Path) -> Path:
-    """The folder, made. Raises ConfigError if it cannot be written into."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "cells.jsonl").open("a").close()
-    except OSError as error:
-        raise ConfigError(f"--out {folder}: {error.strerror}") from error
-    return folder

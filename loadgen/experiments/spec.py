@@ -71,6 +71,7 @@ class Spec(_Strict):
     sizes: dict[Literal["quick", "full"], Size]
     claims: list[Claim] = []
     points: int = Field(default=10, ge=1)
+    log: bool = False
     drawing: dict[str, Any] = {}
     name: str = ""
 
@@ -121,7 +122,10 @@ def load(name: str) -> Spec:
 
 def cells(spec: Spec, size: Size, live: bool = False) -> Iterator[Cell]:
     """The grid in the order of its axes, the last one fastest. Raises ConfigError at what cannot be simulated."""
-    only, how_much = dict(size.only), {"arrivals": size.arrivals, "warmup": size.warmup, "points": spec.points}
+    only, how_much = (
+        dict(size.only),
+        {"arrivals": size.arrivals, "warmup": size.warmup, "points": spec.points, "log": spec.log},
+    )
     if live:
         if size.live is None:
             raise ConfigError(f"{spec.name}: this size has no live form")

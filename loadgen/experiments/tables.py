@@ -47,7 +47,7 @@ def rows(spec: Spec, results: Results) -> Table:
         made.add_column(column, justify="right")
     for one in results.cells:
         curve = one["curve"]
-        late = curve[:, -1] - curve[:, curve.shape[1] // 2 - 1]
+        late = curve[:, -1] - curve[:, one.half]
         columns = (one["regret"], late, one["mean_in_system"], one["mean_response"], one["shares"][:, -1])
         cells = [with_error(*map(float, mean_and_se(values))) for values in columns]
         if back:

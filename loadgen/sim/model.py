@@ -35,7 +35,8 @@ class Scenario:
     lam: arrivals per second. mu, guess: services per second and server, by pool. servers: c_i by pool. arrivals: how
     many requests. warmup: arrivals left out of the queue averages, not of the regret. service: a law of
     `workers.distributions`; profiles: by pool, how its rate changes (`workers.profiles`), empty where it does not.
-    process: a law of `loadgen.arrivals`. points: how many the regret's curve has.
+    process: a law of `loadgen.arrivals`. points: how many the regret's curve has; log: they are evenly spaced in the
+    logarithm of the arrivals, from 10 on, and there is one at half of them.
     """
 
     policy: str
@@ -50,6 +51,7 @@ class Scenario:
     profiles: tuple[str, ...] = ()
     process: str = "poisson"
     points: int = 10
+    log: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.lam < math.inf:
@@ -70,7 +72,10 @@ class Scenario:
     @property
     def marks(self) -> tuple[int, ...]:
         """After how many arrivals the points of the regret's curve are taken."""
-        return tuple(-(-self.arrivals * k // self.points) for k in range(1, self.points + 1))
+        n, points = self.arrivals, self.points
+        if not self.log:
+            return tuple(-(-n * k // points) for k in range(1, points + 1))
+        return tuple(sorted({-(-n // 2), n, *(round(10 * (n / 10) ** (k / points)) for k in range(points) if n > 10)}))
 
     def factor(self, pool: str, now: float) -> float:
         """On the rate of a pool at an instant."""

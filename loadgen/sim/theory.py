@@ -10,6 +10,7 @@ system, by relative value iteration on the uniformised chain (Puterman, *Markov 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -182,6 +183,7 @@ class Optimum:
     iterations: int
 
 
+@functools.lru_cache(maxsize=64)
 def optimum(system: System, gap: float = 1e-7, most: int = 500_000) -> Optimum:
     """The optimal routing of requests that must join a pool at once. Raises ConfigError if `most` iterations do not do.
 

@@ -1,4 +1,4 @@
-"""Arrivals a second in the object-driven simulator, beside a loop with nothing but the arithmetic of SED in it."""
+"""Arrivals a second in both simulators, beside a loop with nothing but the arithmetic of SED in it."""
 
 import heapq
 import statistics
@@ -7,9 +7,11 @@ from random import Random
 
 from rich.table import Table
 
+from loadgen.sim.compiled import Compiled
 from loadgen.sim.model import Scenario, simulate
 
 ARRIVALS, ROUNDS = 60_000, 5
+MORE = 50  # times as many arrivals in the compiled one, so that its time is long enough to be measured
 SCENE = {"lam": 1.8, "mu": (1.0, 2.0), "guess": (1.0, 2.0), "arrivals": ARRIVALS}
 
 
@@ -27,20 +29,30 @@ def bare(lam, mu, guess, arrivals):
         heapq.heappush(heap, (free[i], i))
 
 
-def timed(job):
+def timed(job, arrivals=ARRIVALS):
     began = time.perf_counter()
     job()
-    return ARRIVALS / (time.perf_counter() - began)
+    return arrivals / (time.perf_counter() - began)
 
 
 def run():
     policies = ("lased", "greedy", "sed", "jsq")
-    rates = {name: [] for name in ("bare loop", *policies)}
+    compiled = {
+        policy: Compiled(Scenario(policy, **SCENE | {"arrivals": MORE * ARRIVALS}))
+        for policy in (*policies, "optimistic")
+    }
+    for run_once in compiled.values():
+        run_once.simulate(1)  # compiles, or loads what was compiled
+    rates = {name: [] for name in ("bare loop", *policies, *(f"{policy}, compiled" for policy in compiled))}
     for _ in range(ROUNDS):
         rates["bare loop"].append(timed(lambda: bare(**SCENE)))
         for policy in policies:
             rates[policy].append(timed(lambda policy=policy: simulate(Scenario(policy, **SCENE), 1)))
-    table = Table(title=f"Simulation, two pools, one core: {ROUNDS} rounds in turn of {ARRIVALS:,} arrivals")
+        for policy, run_once in compiled.items():
+            rates[f"{policy}, compiled"].append(timed(lambda run_once=run_once: run_once.simulate(1), MORE * ARRIVALS))
+    table = Table(
+        title=f"Simulation, two pools, one core: {ROUNDS} rounds in turn of {ARRIVALS:,} arrivals, compiled {MORE} times as many"
+    )
     for column in ("", "arrivals a second, median", "least", "of the bare loop"):
         table.add_column(column, justify="right" if column else "left")
     peer = statistics.median(rates["bare loop"])

@@ -148,3 +148,49 @@ async def test_what_is_not_answered_in_time_counts_as_failed(target):
     done = await attack.run()
     assert done.status.tolist() == [0, 0]
     assert attack.in_flight == 0
+
+
+@pytest.mark.parametrize(("text", "lam"), [("mmpp:ratio=5,period=20", 3.0), ("wave:depth=0.8,period=50", 3.0)])
+def test_a_process_of_varying_rate_has_the_mean_it_says(text, lam):
+    """Over 100 long windows, within 4 standard errors of their spread."""
+    process, width, windows = parse(text, lam, Random(3)), 1000.0, 100
+    counts = [0] * windows
+    at = process.next_arrival(0.0)
+    while at < width * windows:
+        counts[int(at / width)] += 1
+        at = process.next_arrival(at)
+    mean = sum(counts) / windows
+    error = (sum((count - mean) ** 2 for count in counts) / (windows - 1) / windows) ** 0.5
+    assert abs(mean - lam * width) <= 4 * error
+
+
+def test_bursts_are_burstier_and_waves_follow_the_clock():
+    def counts(text):
+        process, found, at = parse(text, 10.0, Random(1)), [0] * 200, 0.0
+        while (at := process.next_arrival(at)) < 2000.0:
+            found[int(at / 10)] += 1
+        return found
+
+    def dispersion(found):
+        mean = sum(found) / len(found)
+        return sum((count - mean) ** 2 for count in found) / len(found) / mean
+
+    assert dispersion(counts("poisson")) == pytest.approx(1.0, abs=0.4)
+    assert dispersion(counts("mmpp:ratio=9,period=60")) > 10
+    crest, trough = (sum(counts("wave:depth=1,period=40")[i::4]) for i in (0, 2))  # quarters; the first holds sin > 0
+    assert crest > 4 * trough
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mmpp:ratio=0.5", "ratio ≥ 1"),
+        ("wave:depth=2", "0 ≤ depth ≤ 1"),
+        ("poisson:x=1", "takes no option x"),
+        ("constant:x=1", "takes no option x"),
+        ("mmpp:ratio=a", "'ratio' must be a number"),
+    ],
+)
+def test_a_process_that_cannot_be_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse(text, 1.0, Random(1))

@@ -11,10 +11,18 @@ import pytest
 from aiohttp import web
 
 from workers.distributions import LAWS, Fixed, parse
+from workers.profiles import Profiled, parse_profile
 from workers.server import LivePool, QueueFullError, make_server
 from workers.station import Station
 
-SQUARED_CV = {"exp": 1.0, "fixed": 0.0, "lognormal:cv=2": 4.0, "lognormal:cv=0.5": 0.25, "hyperexp:cv=3": 9.0}
+SQUARED_CV = {
+    "exp": 1.0,
+    "fixed": 0.0,
+    "lognormal:cv=2": 4.0,
+    "lognormal:cv=0.5": 0.25,
+    "hyperexp:cv=3": 9.0,
+    "pareto:shape=4.5": 1 / (4.5 * 2.5),
+}
 
 
 @pytest.mark.parametrize("text", SQUARED_CV)
@@ -152,3 +160,35 @@ async def test_a_client_that_leaves_while_it_waits_is_noticed(serve):
         while not pool.dropped:
             await asyncio.sleep(0.001)
         assert pool.served == 1
+
+
+def test_a_step_and_a_wave_change_the_rate():
+    step, wave = parse_profile("step:at=60,factor=0.2"), parse_profile("wave:period=4,depth=0.5")
+    assert [step.factor_at(at) for at in (0.0, 59.9, 60.0, 1e9)] == [1.0, 1.0, 0.2, 0.2]
+    assert [round(wave.factor_at(at), 9) for at in (0.0, 1.0, 2.0, 3.0)] == [1.0, 1.5, 1.0, 0.5]
+    law = Profiled(Fixed(10.0, Random(1)), step, origin=100.0)
+    assert (law.sample(100.0), law.sample(161.0)) == (0.1, 0.5)
+    assert law.mean(161.0) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hop:at=1", "unknown profile 'hop'; known: step, wave"),
+        ("step:at=1", "missing 1 required positional argument: 'factor'"),
+        ("step:at=1,factor=0", "factor > 0"),
+        ("wave:period=1,depth=1", "0 ≤ depth < 1"),
+        ("step:when=1,factor=2", "unexpected keyword argument 'when'"),
+    ],
+)
+def test_a_profile_that_cannot_be_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse_profile(text)
+
+
+async def test_a_job_is_served_at_the_speed_of_its_start():
+    loop = asyncio.get_running_loop()
+    step = parse_profile("step:at=0.03,factor=0.5")
+    pool = LivePool(Profiled(Fixed(20.0, Random(1)), step, origin=loop.time()))
+    first, second = await asyncio.gather(pool.serve(), pool.serve())
+    assert (first, second) == (0.05, 0.1), "the second one starts after the step, though it came before it"
