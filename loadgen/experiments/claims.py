@@ -20,7 +20,7 @@ from loadgen.experiments.spec import Claim
 Labels = Mapping[str, str]
 Over = Mapping[str, Sequence[str]]
 Answer = tuple[bool, str]
-SMOOTH = 10  # windows that a share is averaged over before it is judged
+SAMPLES = 300  # windows, of all replications, that a share is averaged over before it is judged
 ONCE: Over = {}  # nothing to vary: one combination
 
 
@@ -193,7 +193,7 @@ def windowed_share(one: Measured, pool: int) -> Floats:
 
 
 def recovery(one: Measured, pool: int, rates: Sequence[float], at: float, tolerance: float) -> float:
-    """Arrivals after the change from which on every mean share, over SMOOTH windows and all replications, is within the
+    """Arrivals after the change from which on every mean share, over SAMPLES windows of all replications, is within the
     tolerance of what SED would give the pool; infinite if there are none."""
     from loadgen.sim import theory
 
@@ -201,7 +201,8 @@ def recovery(one: Measured, pool: int, rates: Sequence[float], at: float, tolera
     target = theory.chain(system, theory.sed(system)).shares[pool - 1]
     since = int(at * one["joined"].shape[1])
     share = windowed_share(one, pool).mean(axis=0)[since:]
-    off = np.abs(np.convolve(share, np.full(SMOOTH, 1 / SMOOTH), "valid") - target) > tolerance
+    wide = max(1, SAMPLES // len(one.seeds))
+    off = np.abs(np.convolve(share, np.full(wide, 1 / wide), "valid") - target) > tolerance
     right = int(np.flatnonzero(off)[-1]) + 1 if off.any() else 0
     return right * float(one.arrivals[0]) if right < off.size else math.inf
 

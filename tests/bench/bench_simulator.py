@@ -50,9 +50,8 @@ def run():
             rates[policy].append(timed(lambda policy=policy: simulate(Scenario(policy, **SCENE), 1)))
         for policy, run_once in compiled.items():
             rates[f"{policy}, compiled"].append(timed(lambda run_once=run_once: run_once.simulate(1), MORE * ARRIVALS))
-    table = Table(
-        title=f"Simulation, two pools, one core: {ROUNDS} rounds in turn of {ARRIVALS:,} arrivals, compiled {MORE} times as many"
-    )
+    title = f"Two pools, one core: {ROUNDS} rounds in turn of {ARRIVALS:,} arrivals, compiled {MORE} times as many"
+    table = Table(title=title)
     for column in ("", "arrivals a second, median", "least", "of the bare loop"):
         table.add_column(column, justify="right" if column else "left")
     peer = statistics.median(rates["bare loop"])
