@@ -99,7 +99,7 @@ def test_starves():
 
 
 @pytest.mark.parametrize(
-    ("share_after", "took"), [([0.5] * 50, 0.0), ([0.9] * 20 + [0.5] * 30, 140.0), ([0.9] * 50, math.inf)]
+    ("share_after", "took"), [([0.5] * 50, 0.0), ([0.9] * 20 + [0.5] * 30, 170.0), ([0.9] * 50, math.inf)]
 )
 def test_recovery_is_when_the_share_is_right_for_good(share_after, took):
     """Two equal pools at half load: SED gives the second one a little less than half, as ties go first."""
