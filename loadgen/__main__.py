@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from pathlib import Path
@@ -24,7 +26,7 @@ from loadgen import (
     report,
 )
 from loadgen.attack import Attack
-from loadgen.command import Json, Seed, app, console, output, prepare, print_json
+from loadgen.command import BrokenOffError, Json, Seed, app, console, output, prepare, print_json
 from loadgen.experiments.backends import BackendError
 from loadgen.metrics import Summary, summarize
 
@@ -55,7 +57,9 @@ def attack(
     url: Annotated[str, typer.Argument(help="Where to send GET requests.")],
     rate: Annotated[float, typer.Option(help="Requests a second, on average.")],
     duration: Annotated[float, typer.Option(help="Seconds of traffic.")],
-    arrivals: Annotated[str, typer.Option(help="Arrival process: poisson or constant.")] = "poisson",
+    arrivals: Annotated[
+        str, typer.Option(help="Arrivals: poisson, constant, mmpp:ratio=5,period=10, wave:depth=0.8,period=60.")
+    ] = "poisson",
     seed: Seed = 1,
     timeout: Annotated[
         float, typer.Option(min=0.001, help="Seconds after which a request counts as unanswered.")
@@ -169,8 +173,26 @@ def main() -> NoReturn:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(1)
     except asyncio.CancelledError:
-        print("error: broken off", file=sys.stderr)  # noqa: T201
-        sys.exit(130)
+        leave("broken off", 130)
+    except BrokenOffError as error:
+        leave(str(error), 1)
+    except SystemExit as end:
+        if end.code == 130:  # how typer tells of Ctrl-C
+            leave("broken off", 130)
+        raise
+
+
+def leave(message: str, code: int) -> NoReturn:
+    """End soon: a replication that is being run in a thread cannot be stopped and may take long."""
+    print(f"error: {message}", file=sys.stderr)  # noqa: T201
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread() and not thread.daemon]
+    for thread in others:
+        thread.join(1.0)
+    if any(thread.is_alive() for thread in others):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

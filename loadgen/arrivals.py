@@ -67,8 +67,8 @@ class Mmpp:
     """
 
     def __init__(self, lam: float, rng: Random, ratio: float = 5.0, period: float = 100.0) -> None:
-        if not (1 <= ratio < math.inf and 0 < period < math.inf):
-            raise ValueError(f"mmpp needs ratio ≥ 1 and period > 0, not {ratio:g} and {period:g}")
+        if not (1 <= ratio < math.inf and 0.01 / lam <= period < math.inf):
+            raise ValueError(f"mmpp needs ratio ≥ 1 and period ≥ {0.01 / lam:g}, not {ratio:g} and {period:g}")
         low = 2 * lam / (1 + ratio)
         self._levels, self._stay, self._rng = (low, ratio * low), 2 / period, rng
         self._high, self._until = False, rng.expovariate(self._stay)
@@ -95,8 +95,9 @@ class Wave:
     period: float = 1000.0
 
     def __post_init__(self) -> None:
-        if not (0 <= self.depth <= 1 and 0 < self.period < math.inf):
-            raise ValueError(f"a wave needs 0 ≤ depth ≤ 1 and period > 0, not {self.depth:g} and {self.period:g}")
+        if not (0 <= self.depth <= 1 and 0.01 / self.lam <= self.period < math.inf):
+            least = 0.01 / self.lam
+            raise ValueError(f"a wave needs 0 ≤ depth ≤ 1 and period ≥ {least:g}, not {self.depth:g}, {self.period:g}")
 
     def next_arrival(self, after: float) -> float | None:
         top = self.lam * (1 + self.depth)

@@ -27,6 +27,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Seed = Annotated[int, typer.Option(help="Seed of all randomness.")]
 
 
+class BrokenOffError(Exception):
+    """A long command was told to stop; the message says what is left of it."""
+
+
 def output() -> Console:
     """Where results go that are not JSON."""
     found = Console()

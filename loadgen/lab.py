@@ -12,7 +12,18 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dispatcher.errors import ConfigError
-from loadgen.command import Json, Seed, app, console, numbers, output, prepare, print_json, whole_numbers
+from loadgen.command import (
+    BrokenOffError,
+    Json,
+    Seed,
+    app,
+    console,
+    numbers,
+    output,
+    prepare,
+    print_json,
+    whole_numbers,
+)
 from loadgen.experiments import claims, pictures, tables
 from loadgen.experiments import compare as comparison
 from loadgen.experiments import spec as experiments
@@ -197,8 +208,9 @@ def run_plan(plan: Plan) -> Results:
         with bar:
             return run(plan, told)
     except (KeyboardInterrupt, asyncio.CancelledError):
-        console.print(f"broken off; finished cells are in {plan.folder}: the same command goes on from there")
-        raise typer.Exit(1) from None
+        raise BrokenOffError(
+            f"broken off; finished cells are in {plan.folder}: the same command goes on from there"
+        ) from None
 
 
 @app.command(epilog="Example: lased-loadgen reproduce fig4 --size quick")

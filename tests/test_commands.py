@@ -71,7 +71,7 @@ SIMULATE = ["loadgen", "simulate", "--policy", "lased", "--lam", "1", "--mu", "1
         ([*SIMULATE, "--option", "n=0"], 2, "has no option 'n'"),
         ([*SIMULATE, "--service", "x"], 2, "unknown service law 'x'"),
         ([*SIMULATE, "--servers", "1.5,1"], 2, "--servers must be whole numbers"),
-        ([*SIMULATE, "--engine", "compiled", "--option", "estimator=window:size=9"], 2, "only the mean is compiled"),
+        ([*SIMULATE, "--engine", "compiled", "--option", "estimator=window:size=99"], 2, "only the mean is compiled"),
         ([*SIMULATE, "--process", "waves"], 2, "unknown arrivals 'waves'"),
         ([*SIMULATE, "--service", "pareto:shape=1"], 2, "shape of a Pareto law must be above 1"),
         ([*SIMULATE, "--option", "exponent=0"], 2, "exponent must be above 0 and at most 1"),

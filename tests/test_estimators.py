@@ -5,6 +5,7 @@ from random import Random
 import pytest
 
 from dispatcher.core.types import PoolSpec
+from dispatcher.errors import ConfigError
 from dispatcher.estimators.discounted import Discounted
 from dispatcher.estimators.mean import Mean
 from dispatcher.estimators.named import maker
@@ -14,7 +15,7 @@ from dispatcher.policies.lased import Lased
 from dispatcher.policies.optimistic import Optimistic
 from dispatcher.testing import Table, check_policy
 
-TEXTS = ["mean", "discounted:factor=0.9", "window:size=5"]
+TEXTS = ["mean", "discounted:factor=0.98", "window:size=50"]
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -87,6 +88,13 @@ def test_a_mean_is_a_discounted_mean_without_discount():
 @pytest.mark.parametrize("policy", [Lased, Greedy, Optimistic])
 def test_every_learner_takes_every_estimator(policy, text):
     check_policy(policy, estimator=text, prior_weight=1.0, exponent=0.7)
+
+
+@pytest.mark.parametrize("text", ["discounted:factor=0.9", "window:size=20"])
+def test_lased_refuses_what_forgets_too_fast_for_it(text):
+    with pytest.raises(ConfigError, match="would explore for ever"):
+        Lased(rng=Random(1), estimator=text)
+    Lased(rng=Random(1), estimator=text, c=0.5)
 
 
 @pytest.mark.parametrize("prior_weight", [0.0, 0.001, 0.1, 1.0])

@@ -57,8 +57,8 @@ class Lognormal:
     cv: float = 2.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.cv < math.inf:
-            raise ValueError(f"cv must be positive, not {self.cv:g}")
+        if not 0 < self.cv <= 1000:
+            raise ValueError(f"cv must be above 0 and at most 1000, not {self.cv:g}")
 
     def sample(self, now: float) -> float:
         variance = math.log(1 + self.cv**2)
@@ -77,8 +77,8 @@ class Hyperexponential:
     cv: float = 2.0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.cv < math.inf:
-            raise ValueError(f"cv of a hyperexponential must be at least 1, not {self.cv:g}")
+        if not 1 <= self.cv <= 1000:
+            raise ValueError(f"cv of a hyperexponential must be from 1 to 1000, not {self.cv:g}")
 
     def sample(self, now: float) -> float:
         square = self.cv**2

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from dispatcher.core.fleet import Pool
 
 
+MOST_SERVERS = 100_000  # of one pool
+
+
 class Outcome(StrEnum):
     """How a request ended. Only `OK` may teach a service rate."""
 
@@ -52,8 +55,8 @@ class PoolSpec:
     true_rate: float | None = None
 
     def __post_init__(self) -> None:
-        if self.servers < 1:
-            raise ConfigError(f"pool {self.id!r}: servers must be at least 1, not {self.servers}")
+        if not (isinstance(self.servers, int) and 1 <= self.servers <= MOST_SERVERS):
+            raise ConfigError(f"pool {self.id!r}: servers must be from 1 to {MOST_SERVERS:,}, not {self.servers}")
         for key, rate in (("guess", self.guess), ("true_rate", self.true_rate)):
             if rate is not None and not (rate > 0 and math.isfinite(rate)):
                 raise ConfigError(f"pool {self.id!r}: {key} must be a positive number, not {rate}")

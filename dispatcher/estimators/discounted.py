@@ -37,5 +37,9 @@ class Discounted(Mean):
         self.observations += 1
 
     @property
+    def most(self) -> float:
+        return 1 / (1 - self.factor)
+
+    @property
     def equals(self) -> float:
         return self.weight**2 / self._squares if self._squares else 0.0

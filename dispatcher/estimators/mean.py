@@ -58,6 +58,11 @@ class Mean:
         return self.weight / self.total if self.total > 0 else self.guess
 
     @property
+    def most(self) -> float:
+        """The largest weight that it can come to without a prior."""
+        return math.inf
+
+    @property
     def equals(self) -> float:
         """How many equally weighted observations would be worth as much."""
         return self.weight

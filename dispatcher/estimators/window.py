@@ -43,3 +43,7 @@ class Window(Mean):
         else:  # sum anew now and then, so that rounding cannot add up
             self.weight = fsum(weight for weight, _ in kept)
             self.total = fsum(total for _, total in kept)
+
+    @property
+    def most(self) -> float:
+        return self._kept.maxlen or 1

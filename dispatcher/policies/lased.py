@@ -27,6 +27,8 @@ from dispatcher.core.types import Added, Change, Decision, Job, Phase
 from dispatcher.errors import ConfigError
 from dispatcher.policies.base import REMEMBERED, LearningPolicy
 
+LONG = 1_000_000  # episodes; an estimator must be able to hold what they ask for
+
 
 class Lased(LearningPolicy):
     """Learns the rates in episodes, with forced exploration; converges to SED with bounded regret.
@@ -49,14 +51,20 @@ class Lased(LearningPolicy):
         max_episode_arrivals: int = 0,
     ) -> None:
         super().__init__(rng=rng, ties=ties, exponent=exponent, prior_weight=prior_weight, estimator=estimator)
-        if n0 < 1:
-            raise ConfigError(f"n0 must be at least 1, not {n0}")
-        if not (0 <= c < math.inf and 0 <= alpha < math.inf):
-            raise ConfigError(f"c and alpha must be 0 or more, not c = {c}, alpha = {alpha}")
+        if not 1 <= n0 <= 1_000_000:
+            raise ConfigError(f"n0 must be from 1 to 1,000,000, not {n0}")
+        if not (0 <= c <= 1e6 and 0 <= alpha <= 10):
+            raise ConfigError(f"c must be from 0 to 1e6 and alpha from 0 to 10, not c = {c}, alpha = {alpha}")
         if max_episode_arrivals < 0:
             raise ConfigError(f"max_episode_arrivals must be 0 (off) or more, not {max_episode_arrivals}")
         self.n0, self.c, self.alpha = n0, c, alpha
         self.max_episode_arrivals = max_episode_arrivals
+        most, enough = self._make(1.0, 0.0).most, self.needed(LONG)
+        if most < enough:
+            raise ConfigError(
+                f"estimator {estimator!r} never weighs more than {most:g} observations, and lased, which wants "
+                f"{math.ceil(enough)} by episode {LONG:,}, would explore for ever"
+            )
         self._rates: dict[str, float] = {}
         self._left_to_try: dict[str, int] = {}
 

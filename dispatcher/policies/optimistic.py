@@ -45,8 +45,8 @@ class Optimistic(LearningPolicy):
         bonus: float = 0.0,
     ) -> None:
         super().__init__(rng=rng, ties=ties, exponent=exponent, prior_weight=prior_weight, estimator=estimator)
-        if not (0 <= c < math.inf and 0 <= alpha < math.inf):
-            raise ConfigError(f"c and alpha must be 0 or more, not c = {c}, alpha = {alpha}")
+        if not (0 <= c <= 1e6 and 0 <= alpha <= 10):
+            raise ConfigError(f"c must be from 0 to 1e6 and alpha from 0 to 10, not c = {c}, alpha = {alpha}")
         if not 0 <= bonus < math.inf:
             raise ConfigError(f"bonus must be 0 or more, not {bonus}")
         self.c, self.alpha, self.bonus = c, alpha, bonus

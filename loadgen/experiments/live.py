@@ -1,7 +1,7 @@
 """A cell of an experiment on real processes: the dispatcher, its pools and open-loop traffic, all rates scaled alike.
 
 The regret is the dispatcher's own, read off its rows: the same `RegretMeter` as in the simulator. Times are given back
-in the units of the scenario.
+in the units of the scenario. What policies take in seconds (the `decay` of peak_ewma) is not scaled.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ async def measure(scenario: Scenario, rate: float, seed: int) -> Result:
         LivePoolSpec(name, rate=mu * scale, guess=guess * scale, servers=c)
         for name, mu, guess, c in zip(names, scenario.mu, scenario.guess, servers, strict=True)
     ]
-    process, offsets, now = processes.parse(scenario.process, rate, stream(seed, "arrivals")), [], 0.0
+    process, offsets, now = processes.parse(scenario.process, scenario.lam, stream(seed, "arrivals")), [], 0.0
     for _ in range(scenario.arrivals):
         arrival = process.next_arrival(now)
         assert arrival is not None, "the processes of loadgen.arrivals do not end"
         now = arrival
-        offsets.append(now)
+        offsets.append(now / scale)
     options = dict(scenario.options)
     async with live_system(scenario.policy, pools, seed, service=scenario.service, options=options) as system:
         attack = Attack(system.url, np.array(offsets))

@@ -34,14 +34,18 @@ CAUSES = (Cause.EXPLORATION, Cause.ESTIMATION, Cause.OVERFLOW)
 def obstacle(scenario: Scenario) -> str | None:
     """Why the kernel cannot run this scenario; None if it can. Raises ConfigError for what no engine can run."""
     policy = registry.create(scenario.policy, Random(0), dict(scenario.options))
-    if find_spec("numba") is None:
-        return "numba is not installed: pip install 'lased-dispatcher[compiled]'"
     if scenario.policy not in KINDS or type(policy).__module__ != f"dispatcher.policies.{scenario.policy}":
         return f"policy {scenario.policy!r} is not compiled; compiled are: {', '.join(KINDS)}"
     if getattr(policy, "estimator", "mean") != "mean":
         return "of the estimators only the mean is compiled"
     if any(scenario.profiles):
         return "rates that change are not compiled"
+    if find_spec("numba") is None:
+        return "numba is not installed: pip install 'lased-dispatcher[compiled]'"
+    try:
+        import loadgen.sim.kernel  # noqa: F401
+    except ImportError as error:
+        return f"numba cannot be used: {error}"
     return None
 
 

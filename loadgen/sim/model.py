@@ -58,10 +58,15 @@ class Scenario:
             raise ConfigError(f"lam must be positive, not {self.lam}")
         if self.arrivals < 1 or not 0 <= self.warmup < self.arrivals:
             raise ConfigError(f"arrivals must be at least 1 and more than warmup, not {self.arrivals}, {self.warmup}")
+        if not self.mu:
+            raise ConfigError("there must be at least one pool: mu is empty")
         every = {"guess": self.guess, "servers": self.servers or self.mu, "profiles": self.profiles or self.mu}
         for name, values in every.items():
             if len(values) != len(self.mu):
                 raise ConfigError(f"{name} has {len(values)} values for {len(self.mu)} pools; give one a pool")
+        self.pools()
+        if self.points < 2:
+            raise ConfigError(f"points must be at least 2, not {self.points}")
         try:
             processes.parse(self.process, self.lam, Random(0))
             for i in range(len(self.mu)):
@@ -99,8 +104,8 @@ class Scenario:
 @dataclass(frozen=True, slots=True)
 class Result:
     """One replication. regret_curve, joined_curve: regret, and requests by pool, up to each of the scenario's marks.
-    shares: of requests, by pool. mean_in_system: time average from the end of the warm-up; mean_response: over the
-    requests after it, seconds."""
+    shares: of requests, by pool. mean_response: over the requests after the warm-up, seconds. mean_in_system: by
+    Little's law, their response times over the time in which they came: the time average of a stable system."""
 
     seed: int
     regret: int

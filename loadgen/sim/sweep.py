@@ -2,17 +2,26 @@
 
 The unit of work is a scenario with a few seeds. Compiled scenarios run in threads, as the kernel releases Python's
 lock; the others in processes; both on a Dask cluster if there is one. All three are `concurrent.futures` executors, so
-there is one loop. Leaving it early, by an exception or Ctrl-C, drops what has not begun and waits for what has.
+there is one loop. Leaving it early, by an exception or Ctrl-C, drops what has not begun and leaves the rest to itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -23,6 +32,7 @@ from loadgen.sim.model import Result, Scenario, simulate
 
 SMALL = 300_000  # arrivals of an object-driven sweep that are not worth starting processes for
 DASK_SECONDS = 10.0  # until a scheduler must have answered
+DASK_WINDOW = 2000  # units handed to a cluster ahead of its results
 UNIT = {False: 150_000, True: 4_000_000}  # arrivals of one unit of work, object-driven and compiled: about a second
 
 
@@ -74,7 +84,8 @@ def sweep(work: Sequence[Unit], jobs: int = 0, dask: str = "") -> Iterator[tuple
     """
     jobs = jobs or cores()
     arrivals = sum(unit.scenario.arrivals * len(unit.seeds) for unit in work if not unit.compiled)
-    if not dask and (jobs == 1 or (0 < arrivals <= SMALL and all(not unit.compiled for unit in work))):
+    here = all(not unit.compiled for unit in work) and (jobs == 1 or arrivals <= SMALL)
+    if here and not dask:
         yield from ((unit, unit.run()) for unit in work)
         return
     with contextlib.ExitStack() as stack:
@@ -87,9 +98,22 @@ def sweep(work: Sequence[Unit], jobs: int = 0, dask: str = "") -> Iterator[tuple
                 context = multiprocessing.get_context("spawn")
                 processes = ProcessPoolExecutor(jobs, context, initializer=_leave_signals_to_the_parent)
                 pools[False] = stack.enter_context(_stopping(processes))
-        asked = {pools[unit.compiled].submit(unit.run): unit for unit in work}
-        for done in as_completed(asked):
-            yield asked[done], done.result()
+        yield from _windowed(work, pools, DASK_WINDOW if dask else 4 * jobs)
+
+
+def _windowed(
+    work: Sequence[Unit], pools: dict[bool, Executor], window: int
+) -> Iterator[tuple[Unit, list[Result]]]:  # fmt: skip
+    """Submit a few units ahead of what is running, so that neither they nor their results pile up."""
+    asked: dict[Future[list[Result]], Unit] = {}
+    left = iter(work)
+    while True:
+        for unit in itertools.islice(left, window - len(asked)):
+            asked[pools[unit.compiled].submit(unit.run)] = unit
+        if not asked:
+            return
+        for done in wait(asked, return_when=FIRST_COMPLETED).done:
+            yield asked.pop(done), done.result()
 
 
 def cores() -> int:
@@ -106,23 +130,33 @@ def _leave_signals_to_the_parent() -> None:
 def _stopping(executor: Executor) -> Iterator[Executor]:
     try:
         yield executor
-    finally:
-        executor.shutdown(cancel_futures=True)
+    except BaseException:
+        workers = list((getattr(executor, "_processes", None) or {}).values())
+        executor.shutdown(wait=False, cancel_futures=True)  # what has begun may take long, and nobody waits for it
+        for process in workers:
+            process.terminate()
+        raise
+    executor.shutdown()
 
 
 @contextlib.contextmanager
 def _dask(address: str) -> Iterator[Executor]:
+    """The executor of a cluster. Raises ConfigError if there is none, OSError if it goes away."""
     try:
         from distributed import Client
-
-        make: Callable[..., Any] = Client
     except ImportError:
         raise ConfigError("--dask needs distributed: pip install 'lased-dispatcher[dask]'") from None
+    make: Callable[..., Any] = Client
     try:
-        client = make(address, timeout=DASK_SECONDS)
+        client: Any = make(address, timeout=DASK_SECONDS)
     except (OSError, ValueError, TimeoutError) as error:
         raise ConfigError(f"--dask {address}: no scheduler answers there ({type(error).__name__})") from error
     try:
+        client.wait_for_workers(1, timeout=DASK_SECONDS)
         yield client.get_executor(pure=False)
+    except TimeoutError:
+        raise ConfigError(f"--dask {address}: the scheduler has no workers") from None
+    except CancelledError as error:
+        raise OSError(f"--dask {address}: the cluster went away") from error
     finally:
         client.close()

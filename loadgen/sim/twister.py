@@ -8,8 +8,9 @@ numbers are the same ones. Importing this module needs numba (the extra `compile
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numba import njit
@@ -21,7 +22,17 @@ EXP, FIXED, LOGNORMAL, HYPEREXP, PARETO = range(5)
 STREAM_FIELDS = np.dtype([("words", np.uint32, (N,)), ("used", np.int64)])
 Words = NDArray[np.uint32]
 Stream = Any  # a record of STREAM_FIELDS
-compiled = njit(cache=True, nogil=True, error_model="numpy")  # divisors are checked by hand where they may be 0
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def compiled(function: F) -> F:
+    """Compiled on its first call, without Python's lock; kept on disk for the next process, where there is a folder for
+    it. Division is the machine's: divisors are checked by hand where they may be 0."""
+    try:
+        made = njit(cache=True, nogil=True, error_model="numpy")(function)
+    except RuntimeError:  # numba finds no folder that it may write into
+        made = njit(nogil=True, error_model="numpy")(function)
+    return made  # type: ignore[return-value]  # it is called as the function is
 
 
 def records_of(*streams: Random) -> NDArray[Any]:

@@ -40,7 +40,7 @@ def test_options_take_the_declared_types():
         ("lased", {"n0": "many"}, "n0 must be int, not 'many'"),
         ("lased", {"n0": 2.5}, "n0 must be int"),
         ("lased", {"n0": True}, "n0 must be int"),
-        ("lased", {"n0": 0}, "policy 'lased': n0 must be at least 1"),
+        ("lased", {"n0": 0}, "policy 'lased': n0 must be from 1"),
         ("round_robin", {"ties": "first"}, "it takes none"),
     ],
 )

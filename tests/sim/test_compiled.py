@@ -104,7 +104,7 @@ def test_long_tailed_draws_are_python_s_own():
     ("change", "reason"),
     [
         ({"policy": "peak_ewma"}, "policy 'peak_ewma' is not compiled"),
-        ({"options": {"estimator": "window:size=9"}}, "only the mean is compiled"),
+        ({"options": {"estimator": "window:size=99"}}, "only the mean is compiled"),
         ({"profiles": ("step:at=5,factor=0.5", "")}, "rates that change are not compiled"),
     ],
 )
