@@ -99,10 +99,10 @@ def simulate(
     policy: Annotated[str, typer.Option(help="A registered policy, or module:attr.")],
     lam: Annotated[float, typer.Option(help="Requests a second.")],
     mu: Annotated[str, typer.Option(help="True rates by pool, services a second and server.")],
-    arrivals: Annotated[int, typer.Option(min=1, help="Requests in each replication.")],
+    arrivals: Annotated[int, typer.Option(min=1, max=1_000_000_000, help="Requests in each replication.")],
     guess: Annotated[str | None, typer.Option(help="Initial estimates by pool; default the true rates.")] = None,
     servers: Annotated[str | None, typer.Option(help="Servers by pool; default one each.")] = None,
-    reps: Annotated[int, typer.Option(min=1, help="Replications.")] = 1,
+    reps: Annotated[int, typer.Option(min=1, max=10_000_000, help="Replications.")] = 1,
     seed: Seed = 1,
     warmup: Annotated[int, typer.Option(min=0, help="Requests left out of the means, not of the regret.")] = 0,
     service: Law = "exp",
@@ -233,11 +233,13 @@ def reproduce(
 ) -> None:
     """Show a figure of the paper again: rows, table, picture, and a verdict on each claim. Exits 1 if one fails."""
     spec = experiments.load(figure)
+    if size.value not in spec.sizes:
+        raise ConfigError(f"{spec.name} has no size {size.value!r}; it has: {', '.join(spec.sizes)}")
     plan = Plan(
         spec, size.value, out / f"{spec.name}-{size.value}-{backend.value}", seed, backend.value, engine, jobs, dask
     )
     results = run_plan(plan)
-    verdicts = claims.judge(spec.claims, results, live=backend is Backend.LIVE)
+    verdicts = claims.judge(spec, results, size.value, live=backend is Backend.LIVE)
     write(plan, results, verdicts)
     picture = drawn(lambda path: pictures.draw(spec, results, path), plan.folder / f"{spec.name}.png")
     if as_json:
@@ -255,7 +257,7 @@ def drawn(draw: Callable[[Path], None], path: Path) -> str | None:
     """The path, if the picture could be made."""
     try:
         draw(path)
-    except PlotError as error:
+    except (PlotError, OSError) as error:
         console.print(f"no picture: {error}")
         return None
     return str(path)
@@ -266,15 +268,15 @@ def drawn(draw: Callable[[Path], None], path: Path) -> str | None:
 )
 def compare(
     policies: Annotated[
-        str, typer.Option(help="Names separated by commas, options behind colons: lased,greedy,lased:n0=3:c=2.")
+        str, typer.Option(help="Names separated by commas, options behind slashes: lased,greedy,lased/n0=3/c=2.")
     ],
     lam: Annotated[float, typer.Option(help="Requests a second.")],
     mu: Annotated[str, typer.Option(help="True rates by pool, services a second and server.")],
     guess: Annotated[str | None, typer.Option(help="Initial estimates by pool; default the true rates.")] = None,
     servers: Annotated[str | None, typer.Option(help="Servers by pool; default one each.")] = None,
-    arrivals: Annotated[int, typer.Option(min=1, help="Requests in each replication.")] = 10_000,
+    arrivals: Annotated[int, typer.Option(min=1, max=1_000_000_000, help="Requests in each replication.")] = 10_000,
     warmup: Annotated[int, typer.Option(min=0, help="Requests left out of the means, not of the regret.")] = 0,
-    reps: Annotated[int, typer.Option(min=1, help="Replications.")] = 20,
+    reps: Annotated[int, typer.Option(min=1, max=10_000_000, help="Replications.")] = 20,
     seed: Seed = 1,
     service: Law = "exp",
     process: Process = "poisson",

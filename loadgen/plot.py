@@ -9,7 +9,16 @@ import numpy as np
 
 from loadgen.demo import Run, Scene
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # told apart by colour-blind readers too
+# told apart by colour-blind readers too
+COLOURS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#56b4e9",
+    "#e69f00",
+    "#000000",
+)
 
 
 class PlotError(Exception):

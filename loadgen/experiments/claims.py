@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,13 @@ import numpy as np
 
 from dispatcher.errors import ConfigError
 from loadgen.experiments.results import Floats, Measured, Results, mean_and_se
-from loadgen.experiments.spec import Claim
+from loadgen.experiments.spec import Claim, Spec, label_of
 
 Labels = Mapping[str, str]
 Over = Mapping[str, Sequence[str]]
 Answer = tuple[bool, str]
 SAMPLES = 300  # windows, of all replications, that a share is averaged over before it is judged
+LABELLED = {"where", "less", "more", "first", "second", "over"}  # arguments that hold labels by axis
 ONCE: Over = {}  # nothing to vary: one combination
 
 
@@ -33,24 +34,42 @@ class Verdict:
     saw: str
 
 
-def judge(claims: Sequence[Claim], results: Results, live: bool = False) -> list[Verdict]:
+def judge(spec: Spec, results: Results, size: str = "full", live: bool = False) -> list[Verdict]:
     """A verdict for every claim. Raises ConfigError where a claim is not stated rightly."""
-    return [_judge(claim, results, live) for claim in claims]
+    return [_judge(spec, claim, results, size, live) for claim in spec.claims]
 
 
-def _judge(claim: Claim, results: Results, live: bool) -> Verdict:
+def _judge(spec: Spec, claim: Claim, results: Results, size: str, live: bool) -> Verdict:
     check = CHECKS.get(claim.check)
     if check is None:
         raise ConfigError(f"claim {claim.says!r}: there is no check {claim.check!r}; known: {', '.join(CHECKS)}")
+    _check_labels(spec, claim)
     if live and not claim.live:
         return Verdict(claim, None, "not judged on a live run, which is too short")
+    if claim.full_only and size != "full":
+        return Verdict(claim, None, "judged in full size only, where there are replications enough")
     try:
         holds, saw = check(results, **claim.given)
+    except IndexError as error:
+        raise ConfigError(f"claim {claim.says!r}: {error}") from error
     except LookupError as error:
         return Verdict(claim, None, f"not judged: {error.args[0]}")
-    except TypeError as error:
+    except ImportError:
+        return Verdict(claim, None, "not judged: it needs scipy, pip install 'lased-dispatcher[theory]'")
+    except (TypeError, ValueError) as error:
         raise ConfigError(f"claim {claim.says!r}: {error}") from error
     return Verdict(claim, bool(holds), saw)
+
+
+def _check_labels(spec: Spec, claim: Claim) -> None:
+    """A misspelt label must not look like a cell that was not run. Raises ConfigError."""
+    for key in LABELLED & claim.given.keys():
+        for axis, label in claim.given[key].items():
+            known = [label_of(entry) for entry in spec.axes.get(axis, [])]
+            wanted = [label] if isinstance(label, str) else label
+            if unknown := [one for one in wanted if one not in known and one != "*"]:
+                there = ", ".join(known) or "none"
+                raise ConfigError(f"claim {claim.says!r}: {key}: no {axis} is {unknown[0]!r}; there are: {there}")
 
 
 def _all(results: Results, over: Over, holds: Callable[[Labels], Answer]) -> Answer:
@@ -159,25 +178,27 @@ def level_or_lower(
 
 
 def not_monotone(
-    results: Results, metric: str, first: Labels, second: Labels, along: str, standard_errors: float
-) -> Answer:  # fmt: skip
-    """Along an axis the difference falls somewhere and rises somewhere, both by so many standard errors."""
-    labels = results.axis(along)
-    found = [difference(results, metric, {**first, along: at}, {**second, along: at})[1:] for at in labels]
-    steps = [(b - a, (e**2 + f**2) ** 0.5) for (a, e), (b, f) in _pairs(found)]
-    falls = any(step < -standard_errors * error for step, error in steps)
-    rises = any(step > standard_errors * error for step, error in steps)
-    said = ", ".join(f"{label}: {mean:.4g}" for label, (mean, _) in zip(labels, found, strict=True))
-    return falls and rises, said
-
-
-def _pairs(found: Sequence[tuple[float, float]]) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
-    """Every earlier one with every later one."""
-    return itertools.combinations(found, 2)
+    results: Results,
+    metric: str,
+    first: Labels,
+    second: Labels,
+    along: str,
+    turn: Sequence[str],
+    standard_errors: float,
+) -> Answer:
+    """Between the three labels `turn` along an axis the difference first − second falls and then rises, or the reverse,
+    each time by so many standard errors; paired by replication."""
+    at = [difference(results, metric, {**first, along: label}, {**second, along: label})[0] for label in turn]
+    (there, error), (back, other) = (mean_and_se(b - a) for a, b in itertools.pairwise(at))
+    turns = there * back < 0 and abs(there) >= standard_errors * error and abs(back) >= standard_errors * other
+    said = ", ".join(f"{label}: {values.mean():.4g}" for label, values in zip(turn, at, strict=True))
+    return bool(turns), f"{said}; steps {there:+.4g} ± {error:.2g}, {back:+.4g} ± {other:.2g}"
 
 
 def starves(results: Results, where: Labels, pool: int, most: float, over: Over = ONCE) -> Answer:
     """A pool, numbered from 1, gets at most this part of the requests."""
+    if pool < 1:
+        raise ValueError(f"pools are numbered from 1, not {pool}")
 
     def holds(at: Labels) -> Answer:
         share = float(results.get(**where, **at)["shares"][:, pool - 1].mean())
@@ -201,7 +222,7 @@ def recovery(one: Measured, pool: int, rates: Sequence[float], at: float, tolera
     target = theory.chain(system, theory.sed(system)).shares[pool - 1]
     since = int(at * one["joined"].shape[1])
     share = windowed_share(one, pool).mean(axis=0)[since:]
-    wide = max(1, SAMPLES // len(one.seeds))
+    wide = max(1, min(SAMPLES // len(one.seeds), share.size))
     off = np.abs(np.convolve(share, np.full(wide, 1 / wide), "valid") - target) > tolerance
     right = int(np.flatnonzero(off)[-1]) + 1 if off.any() else 0
     return right * float(one.arrivals[0]) if right < off.size else math.inf
@@ -240,6 +261,8 @@ def above_optimum(one: Measured, results: Results) -> tuple[float, float]:
     from loadgen.sim import theory
 
     scenario = one.cell.scenario
+    if (scenario.service, scenario.process, any(scenario.profiles)) != ("exp", "poisson", False):
+        raise LookupError("the optimum is known for exponential services, Poisson arrivals and rates that stay")
     system = theory.System(scenario.lam, scenario.mu, scenario.servers)
     best = theory.optimum(system).mean_in_system
     exponent = float(scenario.options.get("exponent", 1.0))
@@ -248,7 +271,8 @@ def above_optimum(one: Measured, results: Results) -> tuple[float, float]:
         for other in results.cells
         if other.cell.scenario.policy == "sed"
         and float(other.cell.scenario.options.get("exponent", 1.0)) == exponent
-        and (other.cell.scenario.lam, other.cell.scenario.mu) == (scenario.lam, scenario.mu)
+        and _place(other) == _place(one)
+        and other.seeds == one.seeds
     ]
     values, base = one["mean_in_system"], 0.0
     if controls:
@@ -256,6 +280,11 @@ def above_optimum(one: Measured, results: Results) -> tuple[float, float]:
         base = theory.chain(system, theory.sed(system, exponent=exponent)).mean_in_system
     mean, error = mean_and_se(values)
     return float((base + mean) / best - 1), float(error / best)
+
+
+def _place(one: Measured) -> tuple[object, ...]:
+    scenario = one.cell.scenario
+    return scenario.lam, scenario.mu, scenario.servers, scenario.options.get("ties", "first")
 
 
 def sum_of_better(results: Results, of: str, best: str, others: Sequence[str], most: float, worst: float) -> Answer:

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from dispatcher.errors import ConfigError
-from loadgen.experiments.results import Floats, Measured, Results, mean_and_se
+from loadgen.experiments.results import Floats, Measured, Results, interval, mean_and_se
 from loadgen.experiments.spec import Spec
 from loadgen.experiments.tables import with_error
 from loadgen.plot import COLOURS, PlotError
@@ -27,28 +26,15 @@ METRICS = {"mean_response": "mean response, s", "mean_in_system": "mean number i
 SHOWN = {key: METRICS[key] for key in ("mean_response", "regret")}  # the number in system says the same as the response
 
 
-def student(n: int, level: float = 0.95) -> float:
-    """The two-sided quantile of Student's t for n values (Abramowitz and Stegun, 26.7.5); within 2 % from n = 4 on.
-
-    >>> round(student(20), 3), round(student(5), 2)
-    (2.093, 2.77)
-    """
-    z, v = NormalDist().inv_cdf(0.5 + level / 2), n - 1
-    return (
-        z
-        + (z**3 + z) / (4 * v)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
-    )
-
-
 def axis_of(policies: str) -> list[dict[str, Any]]:
-    """ "a,b:k=v:k=v,module:attr" as entries of an axis. Raises ConfigError."""
+    """ "a,b/k=v/k=v,module:attr" as entries of an axis. Raises ConfigError."""
     entries = []
     for text in filter(None, (part.strip() for part in policies.split(","))):
-        parts = text.split(":")
-        options = dict(part.split("=", 1) for part in parts if "=" in part)
-        entries.append({"label": text, "policy": ":".join(p for p in parts if "=" not in p), "options": options})
+        name, *options = text.split("/")
+        if not all("=" in option for option in options):
+            raise ConfigError(f"--policies: options are k=v behind slashes, as in lased/n0=3/c=2, not {text!r}")
+        given = dict(option.split("=", 1) for option in options)
+        entries.append({"label": text, "policy": name, "options": given})
     labels = [entry["label"] for entry in entries]
     if len(entries) < 2 or len(set(labels)) < len(labels):
         raise ConfigError(f"--policies must name at least two different ones, as in lased,greedy, not {policies!r}")
@@ -90,10 +76,9 @@ class Difference:
 def difference(one: Measured, first: Measured, metric: str) -> Difference:
     """Paired by replication."""
     values = one[metric] - first[metric]
-    mean, error = (float(value) for value in mean_and_se(values))
+    mean, half = (float(value) for value in interval(values))
     level = float(first[metric].mean())
-    n = len(values)
-    return Difference(mean, student(n) * error if n > 1 else None, mean / level if level else 0.0, values)
+    return Difference(mean, half if len(values) > 1 else None, mean / level if level else 0.0, values)
 
 
 def table(results: Results) -> Table:
@@ -115,15 +100,14 @@ def table(results: Results) -> Table:
     for one in results.cells:
         cells = []
         for metric in SHOWN:
-            mean, error = (float(value) for value in mean_and_se(one[metric]))
-            cells.append(with_error(mean, error, student(n) if n > 1 else 0.0))
+            cells.append(with_error(*map(float, interval(one[metric]))))
             cells.append(_said(difference(one, first, metric)) if one is not first else "")
         made.add_row(one.cell.labels["policy"], *cells)
     return made
 
 
 def _said(found: Difference) -> str:
-    shown = with_error(found.mean, (found.half or 0.0), 1.0)
+    shown = with_error(found.mean, found.half or 0.0)
     return f"{'+' * (found.mean > 0)}{shown} ({found.part:+.1%}) {found.verdict}"
 
 

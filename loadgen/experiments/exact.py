@@ -11,6 +11,7 @@ from dispatcher.errors import ConfigError
 from loadgen.sim import theory
 
 WHAT = ("all", "chain", "exponent", "optimum")
+MOST_LOST = 1e-6  # of the requests, at the edge of the truncation
 EXPONENTS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
@@ -35,9 +36,10 @@ def report(
         rules["jsq"] = theory.jsq(system)
     if what in ("all", "exponent"):
         rules |= {f"sed e={e:g}": theory.sed(system, exponent=e) for e in EXPONENTS}
+    solved = {name: _solved(system, name, routing) for name, routing in rules.items()}
     best = theory.optimum(system) if what != "chain" else None
     if best:
-        rules["optimum"] = best.routing
+        solved["optimum"] = _solved(system, "the optimum", best.routing)
     return {
         "lam": lam,
         "mu": list(mu),
@@ -45,8 +47,19 @@ def report(
         "rho": system.rho,
         "side": system.side,
         "optimum": best and {"mean_in_system": best.mean_in_system, "gap": best.gap, "iterations": best.iterations},
-        "rules": [_row(name, theory.chain(system, routing), best) for name, routing in rules.items()],
+        "rules": [_row(name, steady, best) for name, steady in solved.items()],
     }
+
+
+def _solved(system: theory.System, name: str, routing: theory.Routing) -> theory.Steady:
+    """The stationary law, if the truncation does not show in it. Raises ConfigError."""
+    steady = theory.chain(system, routing)
+    if steady.edge > MOST_LOST:
+        raise ConfigError(
+            f"the load is too high for exact values: with {system.side} states a pool {name} would lose "
+            f"{steady.edge:.0e} of the requests; raise --side (at most {theory.MOST[len(system.mu)]}) or simulate"
+        )
+    return steady
 
 
 def _row(name: str, steady: theory.Steady, best: theory.Optimum | None) -> dict[str, Any]:
@@ -79,7 +92,7 @@ def table(found: dict[str, Any]) -> Table:
             f"{row['mean_response']:.6f}",
             " ".join(f"{100 * share:.2f}" for share in row["shares"]),
             f"{row['regret_per_arrival']:.6f}",
-            "" if above is None else f"{max(0.0, above):+.2%}",
+            "" if above is None else f"{above:+.2%}",
             f"{row['lost']:.0e}",
         )
     return made

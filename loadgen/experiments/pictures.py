@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dispatcher.errors import ConfigError
 from loadgen.experiments.claims import above_optimum, difference_map, windowed_share
-from loadgen.experiments.results import Measured, Results, mean_and_se
+from loadgen.experiments.results import Measured, Results, interval, student
 from loadgen.experiments.spec import Spec
 from loadgen.plot import COLOURS, PlotError
 
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Z95 = 1.96
 DECADES = 30.0  # a panel whose final regrets differ by more than this factor gets a logarithmic axis
 LINES = ("-", "--", "-.", ":")
 
@@ -29,7 +30,12 @@ def draw(spec: Spec, results: Results, path: Path) -> None:
     except ImportError as error:
         raise PlotError("pictures need matplotlib: pip install 'lased-dispatcher[plot]'") from error
     figure = Figure(layout="constrained")
-    {"curves": curves, "heat": heat, "dots": dots, "shares": shares}[spec.picture](spec, results, figure)
+    try:
+        {"curves": curves, "heat": heat, "dots": dots, "shares": shares}[spec.picture](spec, results, figure)
+    except ImportError as error:
+        raise PlotError(f"this one needs scipy: pip install 'lased-dispatcher[theory]' ({error})") from error
+    except LookupError as error:
+        raise PlotError(f"the experiment's [drawing] does not fit its axes: {error}") from error
     figure.suptitle(spec.title, fontsize=12)
     figure.savefig(path, dpi=150)
 
@@ -68,10 +74,10 @@ def curves(spec: Spec, results: Results, figure: Figure) -> None:
 
 def _regret(axes: Axes, here: Sequence[Measured], lines: str) -> None:
     final = []
-    for one, colour, style in zip(here, COLOURS, LINES, strict=False):
-        mean, error = mean_and_se(one["curve"])
+    for one, colour, style in zip(here, cycle(COLOURS), cycle(LINES), strict=False):
+        mean, half = interval(one["curve"])
         axes.plot(one.arrivals, mean, color=colour, linestyle=style, label=one.cell.labels[lines])
-        axes.fill_between(one.arrivals, mean - Z95 * error, mean + Z95 * error, color=colour, alpha=0.2, linewidth=0)
+        axes.fill_between(one.arrivals, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
         final.append(float(mean[-1]))
     if min(final) > 0 and max(final) > DECADES * min(final):
         axes.set_yscale("log")
@@ -85,9 +91,9 @@ def _regret(axes: Axes, here: Sequence[Measured], lines: str) -> None:
 
 
 def _in_system(axes: Axes, here: Sequence[Measured], lines: str) -> None:
-    for x, (one, colour) in enumerate(zip(here, COLOURS, strict=False)):
-        mean, error = mean_and_se(one["mean_in_system"])
-        axes.errorbar(x, mean, Z95 * error, fmt="o", color=colour, capsize=3)
+    for x, (one, colour) in enumerate(zip(here, cycle(COLOURS), strict=False)):
+        mean, half = interval(one["mean_in_system"])
+        axes.errorbar(x, mean, half, fmt="o", color=colour, capsize=3)
     axes.set_xticks(range(len(here)), [one.cell.labels[lines] for one in here])
     axes.set_xlim(-0.6, len(here) - 0.4)
     levels = _levels(here[0])
@@ -108,7 +114,7 @@ def _levels(one: Measured) -> list[tuple[float, str, str]]:
 
         system = theory.System(scenario.lam, scenario.mu, scenario.servers)
         steady, best = theory.chain(system, theory.sed(system)), theory.optimum(system)
-    except ImportError:
+    except (ImportError, ConfigError):  # scipy is missing, or there is no steady state
         return []
     return [(steady.mean_in_system, ":", "SED, exactly"), (best.mean_in_system, "-", "optimum")]
 
@@ -173,10 +179,11 @@ def dots(spec: Spec, results: Results, figure: Figure) -> None:
         labels = [" ".join(label for axis, label in one.cell.labels.items() if axis != panels) for one in here]
         for y, one in enumerate(here):
             if metric == "above_optimum":
-                mean, error = (100 * value for value in above_optimum(one, results))
+                mean, half = (100 * value for value in above_optimum(one, results))
+                half *= student(len(one.seeds)) if len(one.seeds) > 1 else 0
             else:
-                mean, error = (float(value) for value in mean_and_se(one[metric]))
-            axes.errorbar(mean, y, xerr=Z95 * error, fmt="o", color=COLOURS[0], capsize=2, markersize=4)
+                mean, half = (float(value) for value in interval(one[metric]))
+            axes.errorbar(mean, y, xerr=half, fmt="o", color=COLOURS[0], capsize=2, markersize=4)
         axes.set_yticks(range(len(labels)), labels)
         axes.set_ylim(len(labels) - 0.5, -0.5)
         axes.set_title(name if panels == "scene" else f"{panels} {name}", fontsize=10)
@@ -198,12 +205,10 @@ def shares(spec: Spec, results: Results, figure: Figure) -> None:
     figure.set_size_inches(4.2 * len(names), 3.8)
     grid = figure.subplots(1, len(names), squeeze=False, sharey=True)
     for name, axes in zip(names, grid[0], strict=True):
-        for one, colour, style in zip(results.where(**{panels: name}), COLOURS, LINES, strict=False):
-            mean, error = mean_and_se(windowed_share(one, pool))
+        for one, colour, style in zip(results.where(**{panels: name}), cycle(COLOURS), cycle(LINES), strict=False):
+            mean, half = interval(windowed_share(one, pool))
             axes.plot(one.arrivals, mean, color=colour, linestyle=style, label=one.cell.labels[lines])
-            axes.fill_between(
-                one.arrivals, mean - Z95 * error, mean + Z95 * error, color=colour, alpha=0.2, linewidth=0
-            )
+            axes.fill_between(one.arrivals, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
         scenario = results.cells[0].cell.scenario
         for rates, style in ((scenario.mu, ":"), (back["rates"], "-")):
             system = theory.System(scenario.lam, tuple(rates))

@@ -57,7 +57,8 @@ def run(plan: Plan, told: Told) -> Results:
     wanted = plan.cells()
     plan.folder.mkdir(parents=True, exist_ok=True)
     store = Store(plan.folder)
-    marks = [fingerprint(cell, plan.seeds, plan.backend) for cell in wanted]
+    rate = plan.size.live.rate if plan.backend == "live" and plan.size.live else None
+    marks = [fingerprint(cell, plan.seeds, plan.backend, rate) for cell in wanted]
     found = [store.find(cell, mark) for cell, mark in zip(wanted, marks, strict=True)]
     missing = [i for i, one in enumerate(found) if one is None]
     total, done = len(wanted) * len(plan.seeds), (len(wanted) - len(missing)) * len(plan.seeds)

@@ -7,17 +7,23 @@ with its fingerprint does not run the cell again. A last line that was cut off i
 from __future__ import annotations
 
 import csv
+import functools
 import hashlib
+import importlib.util
+import inspect
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher import registry
+from dispatcher.errors import ConfigError
 from loadgen.experiments.spec import Cell
 from loadgen.sim.model import Result
 
@@ -48,6 +54,8 @@ class Measured:
         return cls(cell, tuple(result.seed for result in ordered), values)
 
     def __getitem__(self, name: str) -> Floats:
+        if name not in self.values:
+            raise ConfigError(f"there is no metric {name!r}; known: {', '.join(self.values)}")
         return self.values[name]
 
     @property
@@ -84,20 +92,61 @@ class Results:
         return [one for one in self.cells if labels.items() <= one.cell.labels.items()]
 
 
+def student(n: int, level: float = 0.95) -> float:
+    """The two-sided quantile of Student's t for n ≥ 2 values: exact for 2 and 3, else Abramowitz and Stegun, 26.7.5.
+
+    >>> [round(student(n), 2) for n in (2, 3, 5, 20)]
+    [12.71, 4.3, 2.77, 2.09]
+    """
+    z, v = NormalDist().inv_cdf(0.5 + level / 2), n - 1
+    if v == 1:
+        return math.tan(math.pi * level / 2)
+    if v == 2:
+        return level * math.sqrt(2 / (1 - level**2))
+    return (
+        z
+        + (z**3 + z) / (4 * v)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+    )
+
+
+def interval(values: Floats) -> tuple[Any, Any]:
+    """Mean over the first dimension, and the half width of its 95 % interval; 0 where there is one replication."""
+    mean, error = mean_and_se(values)
+    return mean, error * student(len(values)) if len(values) > 1 else error
+
+
 def mean_and_se(values: Floats) -> tuple[Any, Any]:
     """Mean and standard error over the first dimension; the error is 0 where there is one replication."""
     n = len(values)
     return values.mean(axis=0), values.std(axis=0, ddof=1) / n**0.5 if n > 1 else np.zeros(values.shape[1:])
 
 
-def fingerprint(cell: Cell, seeds: Sequence[int], backend: str) -> str:
-    """Equal for equal work by the same version."""
-    scenario = asdict(cell.scenario) | {
-        "seeds": [seeds[0], len(seeds)],
-        "backend": backend,
-        "version": version("lased-dispatcher"),
-    }
-    return hashlib.sha256(json.dumps(scenario, sort_keys=True).encode()).hexdigest()[:16]
+def fingerprint(cell: Cell, seeds: Sequence[int], backend: str, rate: float | None = None) -> str:
+    """Equal for equal work by equal code. rate: of a live run."""
+    work = asdict(cell.scenario) | {"seeds": [seeds[0], len(seeds)], "backend": backend, "rate": rate}
+    code = _source_of(cell.scenario.policy), _sources()
+    return hashlib.sha256(json.dumps([work, code], sort_keys=True).encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _source_of(policy: str) -> str:
+    """A digest of the file in which a policy is written, which may be anybody's."""
+    file = inspect.getsourcefile(inspect.unwrap(registry.factory(policy)))
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+
+
+@functools.cache
+def _sources() -> str:
+    """A digest of what can change a result: the packages whose code runs in one."""
+    found = hashlib.sha256()
+    for package in ("dispatcher", "workers", "loadgen.sim"):
+        there = importlib.util.find_spec(package)
+        for folder in (there and there.submodule_search_locations) or []:
+            for path in sorted(Path(folder).rglob("*.py")):
+                found.update(path.read_bytes())
+    return found.hexdigest()
 
 
 class Store:
@@ -106,7 +155,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "cells.jsonl"
         self._found: dict[str, dict[str, Any]] = {}
-        text = self.path.read_text(encoding="utf-8") if self.path.is_file() else ""
+        text = self.path.read_text(encoding="utf-8", errors="replace") if self.path.is_file() else ""
         self._torn = bool(text) and not text.endswith("\n")
         for line in text.splitlines():
             try:

@@ -52,12 +52,13 @@ class Size(_Strict):
 
 class Claim(_Strict):
     """says: the sentence; check: a function of `claims.py`; given: its arguments; live: judged on a live run too, which
-    is short and has few replications."""
+    is short and has few replications; full_only: only in full size."""
 
     says: str
     check: str
     given: dict[str, Any] = {}
     live: bool = False
+    full_only: bool = False
 
 
 class Spec(_Strict):
@@ -70,7 +71,7 @@ class Spec(_Strict):
     axes: dict[str, list[Any]]
     sizes: dict[Literal["quick", "full"], Size]
     claims: list[Claim] = []
-    points: int = Field(default=10, ge=1)
+    points: int = Field(default=10, ge=2, le=10_000)
     log: bool = False
     drawing: dict[str, Any] = {}
     name: str = ""
@@ -110,10 +111,10 @@ def load(name: str) -> Spec:
             raise ConfigError(
                 f"there is no experiment {name!r}; known: {', '.join(known())}, or a file ending in .toml"
             )
-        return Spec(**tomllib.loads(text), name=name)
+        return Spec(**(tomllib.loads(text) | {"name": name}))
     except OSError as error:
         raise ConfigError(f"{name}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{name}: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
@@ -131,9 +132,13 @@ def cells(spec: Spec, size: Size, live: bool = False) -> Iterator[Cell]:
             raise ConfigError(f"{spec.name}: this size has no live form")
         only |= size.live.only
         how_much |= {"arrivals": size.live.arrivals, "warmup": size.warmup * size.live.arrivals // size.arrivals}
+    if unknown := set(only) - set(spec.axes):
+        raise ConfigError(f"{spec.name}: only: there is no axis {', '.join(sorted(unknown))}")
     axes: dict[str, list[tuple[str, Any]]] = {}
     for axis, entries in spec.axes.items():
         labelled = [(label_of(entry), entry) for entry in entries]
+        if len({label for label, _ in labelled}) < len(entries) or not entries:
+            raise ConfigError(f"{spec.name}: axes.{axis}: entries must be there, and their labels must differ")
         wanted = only.get(axis, [label for label, _ in labelled])
         if missing := set(wanted) - {label for label, _ in labelled}:
             raise ConfigError(f"{spec.name}: only.{axis}: no entry is labelled {', '.join(sorted(missing))}")
@@ -149,7 +154,9 @@ def cells(spec: Spec, size: Size, live: bool = False) -> Iterator[Cell]:
         try:
             scenario = _scenario(given | how_much)
             registry.create(scenario.policy, Random(0), dict(scenario.options))
-        except (ConfigError, TypeError, KeyError) as error:
+        except KeyError as error:
+            raise ConfigError(f"{spec.name}: cell {labels}: {error} is missing") from error
+        except (ConfigError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"{spec.name}: cell {labels}: {error}") from error
         yield Cell(labels, scenario)
 
@@ -168,6 +175,8 @@ def _scenario(given: dict[str, Any]) -> Scenario:
     mu = given["mu"]
     servers = given.get("servers") or (1,) * len(mu)
     rho = given.pop("rho", None)
+    if rho is not None and "lam" in given:
+        raise ConfigError("give lam or rho, not both")
     if rho is not None:
         given["lam"] = rho * sum(rate * c for rate, c in zip(mu, servers, strict=True))
     given.setdefault("guess", mu)

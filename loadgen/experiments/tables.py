@@ -11,19 +11,16 @@ from rich.table import Table
 from rich.text import Text
 
 from loadgen.experiments.claims import Verdict, difference_map, recovery
-from loadgen.experiments.results import Results, mean_and_se
+from loadgen.experiments.results import Results, interval
 from loadgen.experiments.spec import Spec
 
-Z95 = 1.96
 
+def with_error(mean: float, half: float) -> str:
+    """The mean and its half width, as precise as that is.
 
-def with_error(mean: float, error: float, quantile: float = Z95) -> str:
-    """The mean and its half width, `quantile` standard errors, as precise as that is.
-
-    >>> with_error(12.3456, 0.05)
+    >>> with_error(12.3456, 0.098)
     '12.346 ± 0.098'
     """
-    half = quantile * error
     if half <= 0:
         return f"{mean:.5g}"
     digits = max(0, 1 - int(f"{half:e}".partition("e")[2]))
@@ -49,7 +46,7 @@ def rows(spec: Spec, results: Results) -> Table:
         curve = one["curve"]
         late = curve[:, -1] - curve[:, one.half]
         columns = (one["regret"], late, one["mean_in_system"], one["mean_response"], one["shares"][:, -1])
-        cells = [with_error(*map(float, mean_and_se(values))) for values in columns]
+        cells = [with_error(*map(float, interval(values))) for values in columns]
         if back:
             took = recovery(one, **back)
             cells.append("never" if took == math.inf else f"{took:,.0f} arrivals")

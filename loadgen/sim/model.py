@@ -54,12 +54,12 @@ class Scenario:
     log: bool = False
 
     def __post_init__(self) -> None:
+        if not self.mu:
+            raise ConfigError("there must be at least one pool: mu is empty")
         if not 0 < self.lam < math.inf:
             raise ConfigError(f"lam must be positive, not {self.lam}")
         if self.arrivals < 1 or not 0 <= self.warmup < self.arrivals:
             raise ConfigError(f"arrivals must be at least 1 and more than warmup, not {self.arrivals}, {self.warmup}")
-        if not self.mu:
-            raise ConfigError("there must be at least one pool: mu is empty")
         every = {"guess": self.guess, "servers": self.servers or self.mu, "profiles": self.profiles or self.mu}
         for name, values in every.items():
             if len(values) != len(self.mu):

@@ -51,6 +51,8 @@ class System:
             raise ConfigError(f"exact values are for one to three pools, not {len(self.mu)}; simulate instead")
         if not self.side:
             object.__setattr__(self, "side", min(most, max(c) + 12 + int(-16 / math.log(self.rho))))
+        if max(c) + 2 > most:
+            raise ConfigError(f"exact values of {len(self.mu)} pools are for at most {most - 2} servers, not {max(c)}")
         if not max(c) + 2 <= self.side <= most:
             raise ConfigError(
                 f"states of a pool: between {max(c) + 2} and {most} for {len(self.mu)} pools, not {self.side} (--side)"
@@ -184,7 +186,7 @@ class Optimum:
 
 
 @functools.lru_cache(maxsize=64)
-def optimum(system: System, gap: float = 1e-7, most: int = 500_000) -> Optimum:
+def optimum(system: System, gap: float = 1e-7, most: int = 100_000) -> Optimum:
     """The optimal routing of requests that must join a pool at once. Raises ConfigError if `most` iterations do not do.
 
     V ← (Σ q_i + λ min_i V(q + e_i) + Σ s_i V(q − e_i) + (Λ − λ − Σ s_i) V)/Λ, Λ = λ + Σ c_i μ_i; max and min of the

@@ -10,9 +10,11 @@ import time
 
 import pytest
 
-from loadgen.experiments import claims, pictures, reproduce
+from loadgen.experiments import claims, pictures, reproduce, results
 from loadgen.experiments import spec as specs
 from loadgen.experiments.reproduce import Plan
+from loadgen.experiments.spec import Cell
+from loadgen.sim.model import Scenario
 from loadgen.sim.sweep import Engine
 from tests.experiments.test_spec import FILE
 
@@ -29,9 +31,9 @@ def silent(done, total, cell):
 
 
 def test_files_table_and_picture(plan):
-    results = reproduce.run(plan, silent)
-    reproduce.write(plan, results, claims.judge(plan.spec.claims, results))
-    pictures.draw(plan.spec, results, plan.folder / "trial.png")
+    found = reproduce.run(plan, silent)
+    reproduce.write(plan, found, claims.judge(plan.spec, found))
+    pictures.draw(plan.spec, found, plan.folder / "trial.png")
     with (plan.folder / "rows.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 4 * 2, "a row a replication and cell"
@@ -68,9 +70,9 @@ def test_an_interrupted_run_goes_on_where_it_was(plan, monkeypatch):
     with (plan.folder / "cells.jsonl").open("a") as file:
         file.write(kept[0][:50])  # the power went off
     told = []
-    results = reproduce.run(plan, lambda done, total, cell: told.append(done))
+    found = reproduce.run(plan, lambda done, total, cell: told.append(done))
     assert told == [4, 6, 8], "two cells of two replications were there already"
-    assert len(results.cells) == 4
+    assert len(found.cells) == 4
     again = []
     reproduce.run(plan, lambda done, total, cell: again.append(done))
     assert again == [8], "nothing is run twice, and a line that was cut off does no harm"
@@ -83,6 +85,21 @@ def test_another_seed_is_another_run(plan):
     told = []
     reproduce.run(dataclasses.replace(plan, seed=5), lambda done, total, cell: told.append(done))
     assert told[0] == 0
+
+
+def test_changed_code_is_another_run(tmp_path, monkeypatch):
+    """A policy of one's own, edited between two runs into the same folder."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine_own.py").write_text(
+        "from dispatcher.policies.jsq import Jsq\n\n\nclass Mine(Jsq):\n    'Mine.'\n"
+    )
+    cell = Cell({}, Scenario("mine_own:Mine", 1.0, (1.0, 2.0), (1.0, 2.0), 50))
+    before = results.fingerprint(cell, range(3), "sim")
+    with (tmp_path / "mine_own.py").open("a") as file:
+        file.write("    depth = 3\n")
+    results._source_of.cache_clear()
+    assert results.fingerprint(cell, range(3), "sim") != before
+    assert results.fingerprint(cell, range(3), "live", 20.0) != results.fingerprint(cell, range(3), "live", 60.0)
 
 
 def lased_loadgen(*arguments, **more):
