@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from dispatcher.errors import ConfigError
-from loadgen.experiments.results import Floats, Measured, Results, mean_and_se
+from loadgen.experiments.results import Floats, Measured, Results
 from loadgen.experiments.spec import Claim, Spec, label_of
+from loadgen.sim.replicate import mean_and_se
 
 Labels = Mapping[str, str]
 Over = Mapping[str, Sequence[str]]

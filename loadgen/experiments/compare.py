@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from dispatcher.errors import ConfigError
-from loadgen.experiments.results import Floats, Measured, Results, interval, mean_and_se
+from loadgen.experiments.results import Floats, Measured, Results, interval
 from loadgen.experiments.spec import Spec
 from loadgen.experiments.tables import with_error
 from loadgen.plot import COLOURS, PlotError
+from loadgen.sim.replicate import mean_and_se
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -26,6 +26,7 @@ from dispatcher import registry
 from dispatcher.errors import ConfigError
 from loadgen.experiments.spec import Cell
 from loadgen.sim.model import Result
+from loadgen.sim.replicate import mean_and_se
 
 Floats = NDArray[np.float64]
 METRICS = ("regret", "mean_in_system", "mean_response", "episodes", "explored_episodes")
@@ -115,12 +116,6 @@ def interval(values: Floats) -> tuple[Any, Any]:
     """Mean over the first dimension, and the half width of its 95 % interval; 0 where there is one replication."""
     mean, error = mean_and_se(values)
     return mean, error * student(len(values)) if len(values) > 1 else error
-
-
-def mean_and_se(values: Floats) -> tuple[Any, Any]:
-    """Mean and standard error over the first dimension; the error is 0 where there is one replication."""
-    n = len(values)
-    return values.mean(axis=0), values.std(axis=0, ddof=1) / n**0.5 if n > 1 else np.zeros(values.shape[1:])
 
 
 def fingerprint(cell: Cell, seeds: Sequence[int], backend: str, rate: float | None = None) -> str:

@@ -8,19 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dispatcher.recorders.memory import Row
 from loadgen.sim.model import Result, Scenario
 
 
-def mean_and_se(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and its standard error, 0 for a single value.
+def mean_and_se(values: Sequence[float] | NDArray[np.float64]) -> tuple[Any, Any]:
+    """The mean over the first dimension, the replications, and its standard error; 0 for a single one.
 
-    >>> mean_and_se([1.0, 3.0])
+    >>> mean, error = mean_and_se([1.0, 3.0])
+    >>> float(mean), float(error)
     (2.0, 1.0)
     """
-    n = len(values)
-    return float(np.mean(values)), float(np.std(values, ddof=1) / n**0.5) if n > 1 else 0.0
+    array = np.asarray(values, dtype=float)
+    n = len(array)
+    return array.mean(axis=0), array.std(axis=0, ddof=1) / n**0.5 if n > 1 else 0.0 * array[0]
 
 
 def summary(scenario: Scenario, results: Sequence[Result], seed: int) -> dict[str, Any]:

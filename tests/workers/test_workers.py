@@ -46,7 +46,8 @@ def test_exponential_draws_are_those_of_the_named_stream():
 @pytest.mark.parametrize(
     ("text", "message"),
     [("gauss", "known: exp"), ("exp:cv=2", "takes no option cv"), ("lognormal:cv=x", "must be a number"),
-     ("lognormal:cv=0", "cv must be above 0"), ("hyperexp:cv=0.5", "from 1 to 1000"), ("lognormal:cv=nan", "cv must be")],
+     ("lognormal:cv=0", "cv must be above 0"), ("hyperexp:cv=0.5", "from 1 to 1000"),
+     ("lognormal:cv=nan", "cv must be")],
 )  # fmt: skip
 def test_laws_that_are_none_are_refused(text, message):
     with pytest.raises(ValueError, match=message):
