@@ -47,6 +47,12 @@ def argmin(
     pools, scores: of equal length n ≥ 1, in fleet order. speed: the rate by which `slowest` and `fastest` choose
     among equals; rng: the dice of `random`. PolicyError if a score is not a number.
     """
+    if ties == "first":  # without a list: it is on every request's way
+        low = min(scores)
+        limit = low + 2 * TOLERANCE * abs(low)
+        for pool, score in zip(pools, scores, strict=True):
+            if score <= limit:
+                return pool
     tied = equals(pools, scores)
     if ties == "random" and rng is not None:
         return tied[int(rng.random() * len(tied))] if len(tied) > 1 else tied[0]
