@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -68,7 +69,8 @@ class Service:
             self.router.apply(Added(pool.spec), self.clock())
             health.watch(pool.spec)
             upstreams[pool.name] = Upstream(pool.name, *pool.address, settings.timeouts)
-        self.server = Server(Forwarder(self.router, upstreams, health, self.recorder, self.clock), settings)
+        name = b"lased-dispatcher-" + secrets.token_hex(4).encode()  # two in a row must not look like a loop
+        self.server = Server(Forwarder(self.router, upstreams, health, self.recorder, self.clock, name), settings)
         collector = LearningCollector(policy, self.router.fleet, lambda: health.specs, self.meter, self.clock)
         self.registry.register(collector)
         about = {"version": __version__, "policy": {"name": config.policy.name, "options": config.policy.options}}

@@ -17,7 +17,16 @@ from dispatcher.core.types import Job, Outcome, Ticket
 from dispatcher.errors import BadRequest, OutOfResources, RequestError, UpstreamStale, UpstreamUnreachable
 from dispatcher.net.events import Events
 from dispatcher.net.framing import Body
-from dispatcher.net.heads import Request, Response, forward_request, forward_response, own_answer, service_time
+from dispatcher.net.heads import (
+    NAME,
+    Request,
+    Response,
+    forward_request,
+    forward_response,
+    last_chunk,
+    own_answer,
+    service_time,
+)
 from dispatcher.net.health import PassiveHealth
 from dispatcher.net.upstream import PoolConnection, Upstream
 
@@ -56,7 +65,9 @@ class Forwarder:
         health: PassiveHealth,
         events: Events,
         clock: Callable[[], float],
+        name: bytes = NAME,
     ) -> None:
+        self.name = name  # ours in Via: by it a request that comes round again is known
         self.router = router
         self.upstreams = upstreams
         self.health = health
@@ -113,6 +124,8 @@ class Exchange:
         forwarder = self._forwarder
         began_at = forwarder.clock()
         status = 500
+        if self._is_ours():
+            return
         try:
             error = await self._tries()
             if error is not None:
@@ -128,6 +141,19 @@ class Exchange:
                 forwarder.events.answered(self._pool, status, forwarder.clock() - began_at)
             if status == CLIENT_LEFT:
                 forwarder.events.client_left()
+
+    def _is_ours(self) -> bool:
+        """Answer what must not go on: a request that has been here before, or may make no further hop."""
+        status, text = 0, ""
+        if self._forwarder.name in self.request.passed:
+            self._forwarder.events.rejected("loop")
+            status, text = 508, "the request has been here before: pools and dispatchers form a loop"
+        elif self.request.hops == 0:
+            status, text = 200, "Max-Forwards: 0 ends at the dispatcher"
+        if status:
+            self.keep_alive = self.keep_alive and self._client.upload_complete
+            self._client.write(own_answer(status, text, self.keep_alive, self.method))
+        return bool(status)
 
     async def _tries(self) -> RequestError | None:
         """Try until an answer is here or there is no more to try; the error of the last try."""
@@ -165,7 +191,9 @@ class Exchange:
             self._connection = connection
             if self._refused is not None:
                 raise self._refused
-            over = connection.begin(self, forward_request(self.request, self._client.address), self.request.length)
+            over = connection.begin(
+                self, forward_request(self.request, self._client.address, name=forwarder.name), self.request.length
+            )
             self._client.attach_upload(connection)
             await over
         except (BadRequest, OutOfResources) as error:
@@ -246,13 +274,14 @@ class Exchange:
             self._chunked = isinstance(response.length, Body) and self.request.minor > 0
             self.keep_alive = self.keep_alive and not self.unframed and self._client.upload_complete
             self._reported = service_time(response.timing)
-        self._head += forward_response(response, self.request.minor, self.keep_alive)
+        self._head += forward_response(response, self.request.minor, self.keep_alive, self._forwarder.name)
 
     def answer_data(self, data: bytes) -> None:
         self._pieces.append(data)
 
-    def answer_end(self) -> None:
-        self._tail = b"0\r\n\r\n" if self._chunked else b""
+    def answer_end(self, trailers: list[bytes]) -> None:
+        if self._chunked:
+            self._tail = last_chunk(trailers if self.request.trailers else ())
         self._answered_at = self._forwarder.clock()
 
     def flush(self) -> None:

@@ -8,6 +8,7 @@ fields: their names, order and bytes are kept, fields of one hop only are not (R
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import httptools
 
@@ -25,11 +26,19 @@ KEPT = frozenset((b"host", b"content-length", b"via"))  # fields that no Connect
 IDEMPOTENT = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"))
 LISTED = IDEMPOTENT | {b"POST", b"PATCH"}
 BODILESS = frozenset((204, 304))
-VIA = b"Via: 1.%d lased-dispatcher\r\n\r\n"
+NAME = b"lased-dispatcher"  # in Via, where nothing else was chosen
+VIA = b"Via: 1.%d %b\r\n\r\n"
+NOT_TRAILERS = (
+    frozenset(  # fields that frame or route a message, or let somebody in, may not come behind it (RFC 9110 6.5.1)
+        b"content-length transfer-encoding trailer host te connection content-encoding content-type content-range"
+        b" authorization set-cookie max-forwards cache-control expect range via".split()
+    )
+)
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z\-._~!$&'()*+;=%]*)(?::[0-9]*)?")
 _ABSOLUTE = re.compile(rb"(?i:https?)://([^/?#]+)([^#]*)")
+_HOPS = re.compile(rb"[0-9]{1,9}")
 _VERSION = re.compile(rb"HTTP/([0-9])\.([0-9])")
 
 
@@ -51,17 +60,21 @@ class _Fields:
 
 class Request:
     """A parsed request head. length: of the body, a number or how it ends. minor: of the version HTTP/1.minor.
-    host: the authority it is for. connection: the tokens of its Connection fields, in lower case."""
+    host: the authority it is for. connection: the tokens of its Connection fields, in lower case. trailers: the client
+    takes them. hops: of Max-Forwards, None without. passed: through whom it came, by Via."""
 
     __slots__ = (
         "connection",
         "headers",
+        "hops",
         "host",
         "keep_alive",
         "length",
         "method",
         "minor",
+        "passed",
         "target",
+        "trailers",
     )
 
     def __init__(self, method: bytes, target: bytes, minor: int, headers: Headers) -> None:
@@ -73,6 +86,9 @@ class Request:
         self.length: int | Body = 0
         self.connection: frozenset[bytes] = frozenset()
         self.keep_alive = minor > 0
+        self.trailers = False
+        self.hops: int | None = None
+        self.passed: frozenset[bytes] = frozenset()
 
     def __repr__(self) -> str:
         return f"<Request {self.method.decode('latin1')} {self.target.decode('latin1')}>"
@@ -141,6 +157,12 @@ def parse_request(raw: bytes, header_limit: int = 100) -> Request:
             request.length = Body.CHUNKED
         elif key == b"connection":
             request.connection |= _tokens(value)
+        elif key == b"te":
+            request.trailers = b"trailers" in _tokens(value)
+        elif key == b"via":
+            request.passed |= {hop.split(b" ")[1] for hop in _tokens(value) if b" " in hop}
+        elif key == b"max-forwards" and method == b"OPTIONS" and _HOPS.fullmatch(value):
+            request.hops = int(value)
     if request.connection:
         request.keep_alive = b"close" not in request.connection and (minor > 0 or b"keep-alive" in request.connection)
     if hosts > 1 or (minor and not hosts) or (request.host and not _HOST.fullmatch(request.host)):
@@ -152,6 +174,8 @@ def parse_request(raw: bytes, header_limit: int = 100) -> Request:
 def _llhttp_request(raw: bytes, method: bytes, minor: int) -> _Fields:
     if method == b"CONNECT":
         raise BadRequest("CONNECT is refused: this is no forward proxy", 405, "connect")
+    if method == b"TRACE":
+        raise BadRequest("TRACE is refused: it would show what was added on the way", 405, "trace")
     if b"\x7f" in raw:
         raise BadRequest("a control character in the head")
     if minor > 1:
@@ -186,24 +210,28 @@ def _settle_target(request: Request) -> None:
         request.target = path if path.startswith(b"/") else b"/" + path
 
 
-def forward_request(request: Request, client: bytes, scheme: bytes = b"http") -> bytes:
+def forward_request(request: Request, client: bytes, scheme: bytes = b"http", name: bytes = NAME) -> bytes:
     """The head for the pool.
 
-    client: the peer's address, without port. X-Forwarded-* of the client are replaced, not believed.
+    client: the peer's address, without port. X-Forwarded-* of the client are replaced, not believed. name: ours in Via.
     """
     dropped = request.connection - KEPT
     parts = [request.method, b" ", request.target, b" HTTP/1.1\r\nHost: ", request.host or b"", b"\r\n"]
-    for name, value in request.headers:
-        key = name.lower()
+    for field, value in request.headers:
+        key = field.lower()
         if key in HOP_BY_HOP or key in FORWARDED or key in dropped or key == b"host":
             continue
-        parts += (name, b": ", value, b"\r\n")
+        if key == b"max-forwards" and request.hops:
+            value = b"%d" % (request.hops - 1)
+        parts += (field, b": ", value, b"\r\n")
     if request.length is Body.CHUNKED:
         parts.append(b"Transfer-Encoding: chunked\r\n")
+    if request.trailers:
+        parts.append(b"TE: trailers\r\nConnection: TE\r\n")
     parts += (b"X-Forwarded-For: ", client, b"\r\nX-Forwarded-Proto: ", scheme, b"\r\n")
     if request.host:
         parts += (b"X-Forwarded-Host: ", request.host, b"\r\n")
-    parts.append(VIA % request.minor)
+    parts.append(VIA % (request.minor, name))
     return b"".join(parts)
 
 
@@ -250,7 +278,7 @@ def parse_response(raw: bytes, method: bytes) -> Response:
     return response
 
 
-def forward_response(response: Response, minor: int, keep_alive: bool) -> bytes:
+def forward_response(response: Response, minor: int, keep_alive: bool, name: bytes = NAME) -> bytes:
     """The head for the client. A body of unknown length is said to come in chunks, unless the client is HTTP/1.0.
 
     minor: the client's version. keep_alive: whether the client's connection stays open; an answer without length to
@@ -259,11 +287,11 @@ def forward_response(response: Response, minor: int, keep_alive: bool) -> bytes:
     parts = [b"HTTP/1.1 %d " % response.status, response.reason, b"\r\n"]
     dropped = HOP_BY_HOP | (response.connection - KEPT)
     unframed = response.status == 204 or response.status < 200
-    for name, value in response.headers:
-        key = name.lower()
+    for field, value in response.headers:
+        key = field.lower()
         if key in dropped or (unframed and key == b"content-length"):
             continue
-        parts += (name, b": ", value, b"\r\n")
+        parts += (field, b": ", value, b"\r\n")
     if isinstance(response.length, Body) and minor > 0:
         parts.append(b"Transfer-Encoding: chunked\r\n")
     if response.status >= 200:
@@ -271,8 +299,18 @@ def forward_response(response: Response, minor: int, keep_alive: bool) -> bytes:
             parts.append(b"Connection: close\r\n")
         elif minor == 0:
             parts.append(b"Connection: keep-alive\r\n")
-    parts.append(VIA % response.minor if response.status >= 200 else b"\r\n")
+    parts.append(VIA % (response.minor, name) if response.status >= 200 else b"\r\n")
     return b"".join(parts)
+
+
+def last_chunk(trailers: Sequence[bytes] = ()) -> bytes:
+    """The end of a chunked body, with those trailers that may stand there.
+
+    >>> last_chunk([b"X-Sum: 1", b"Content-Length: 3"])
+    b'0\\r\\nX-Sum: 1\\r\\n\\r\\n'
+    """
+    kept = (line for line in trailers if line.partition(b":")[0].lower() not in NOT_TRAILERS)
+    return b"".join((b"0\r\n", *(line + b"\r\n" for line in kept), b"\r\n"))
 
 
 def own_answer(status: int, text: str, keep_alive: bool, method: bytes = b"GET") -> bytes:
@@ -282,6 +320,7 @@ def own_answer(status: int, text: str, keep_alive: bool, method: bytes = b"GET")
         f"HTTP/1.1 {status} {REASONS.get(status, 'Error')}\r\nContent-Type: text/plain; charset=utf-8\r\n"
         f"Content-Length: {len(body)}\r\n"
         + ("Retry-After: 1\r\n" if status == 503 else "")
+        + ("Allow: GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE\r\n" if status == 405 else "")
         + ("" if keep_alive else "Connection: close\r\n")
         + "\r\n"
     )
@@ -309,6 +348,7 @@ def service_time(timing: bytes | None) -> float | None:
 
 _NUMBER = re.compile(rb"[0-9]{1,12}(?:\.[0-9]{1,12})?")
 REASONS = {
+    200: "OK",
     400: "Bad Request",
     405: "Method Not Allowed",
     408: "Request Timeout",
@@ -321,4 +361,5 @@ REASONS = {
     503: "Service Unavailable",
     504: "Gateway Timeout",
     505: "HTTP Version Not Supported",
+    508: "Loop Detected",
 }

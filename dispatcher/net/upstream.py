@@ -36,7 +36,7 @@ class Conversation(Protocol):
     def method(self) -> bytes: ...
     def answer_head(self, response: Response) -> None: ...
     def answer_data(self, data: bytes) -> None: ...
-    def answer_end(self) -> None: ...
+    def answer_end(self, trailers: list[bytes]) -> None: ...
     def flush(self) -> None:
         """The bytes at hand are all told: a good moment to write them out."""
         ...
@@ -191,7 +191,7 @@ class PoolConnection(asyncio.Protocol):
         if self._conversation is None or self._over is None or self._over.done():
             return
         if self._reader.ends_with_connection and error is None:
-            self._finish()
+            self._finish([])
             self._conversation.flush()
         elif self._got_bytes:
             self._fail(UpstreamProtocolError(f"pool {self.upstream.id} broke off its answer"))
@@ -230,15 +230,15 @@ class PoolConnection(asyncio.Protocol):
 
     def on_end(self, trailers: list[bytes]) -> bool:
         if self._response is not None:
-            self._finish()
+            self._finish(trailers)
             return False  # a byte more would belong to nothing
         return True  # after an interim answer comes the final one
 
-    def _finish(self) -> None:
+    def _finish(self, trailers: list[bytes]) -> None:
         assert self._conversation is not None
         assert self._over is not None
         self._timer.clear()
-        self._conversation.answer_end()
+        self._conversation.answer_end(trailers)
         self._over.set_result(None)
 
     def _fail(self, error: RequestError) -> None:

@@ -39,10 +39,11 @@ async def test_it_adds_who_asked_and_nothing_else():
     script = recorder()
     async with front(script) as f:
         await f.ask(get("/", "X-Forwarded-For: 6.6.6.6", "X-Forwarded-Proto: gopher"))
-    assert lines(script.seen[0][0]) == [
+    *fields, via = lines(script.seen[0][0])
+    assert fields == [
         b"Host: test", b"X-Forwarded-For: 127.0.0.1", b"X-Forwarded-Proto: http", b"X-Forwarded-Host: test",
-        b"Via: 1.1 lased-dispatcher",
     ]  # fmt: skip
+    assert via.startswith(b"Via: 1.1 lased-dispatcher-")
 
 
 async def test_fields_of_one_hop_and_those_nominated_do_not_pass():
@@ -357,3 +358,65 @@ async def test_requests_and_decisions_are_counted():
         decided = sum(f.metric("lased_decisions_total", pool=p, phase="exploit") for p in ("p0", "p1"))
         assert (counted, decided) == (4, 4)
         await eventually(lambda: f.metric("lased_request_duration_seconds_count", pool="p0") == 4)
+
+
+def via_of(head):
+    (via,) = (line for line in lines(head) if line.lower().startswith(b"via:"))
+    return via
+
+
+async def test_x05_a_request_that_comes_round_again_is_refused_and_counted():
+    script = recorder()
+    async with front(script) as f:
+        await f.ask(get())
+        via = via_of(script.seen[0][0])
+        answer = await f.ask(get("/", via.decode() + ", 1.0 another (comment)"))
+        assert status(answer) == 508
+        assert f.metric("lased_rejected_total", reason="loop") == 1
+        answer = await f.ask(get("/", "Via: 1.1 lased-dispatcher, 1.1 lased-dispatcher-00000000"))
+        assert status(answer) == 200, "another dispatcher in the way is no loop"
+        await f.settled()
+    assert len(script.seen) == 2
+
+
+async def test_x02_trace_is_refused_and_shows_nothing():
+    script = recorder()
+    async with front(script) as f:
+        for fields in ((), ("Max-Forwards: 0",)):
+            answer = await f.ask(get("/", "Cookie: secret", *fields, method="TRACE"))
+            assert status(answer) == 405
+            assert b"Allow: GET, HEAD" in answer[0]
+            assert b"secret" not in answer[0] + answer[1]
+    assert script.seen == []
+
+
+async def test_x03_max_forwards_is_counted_down_for_options_alone():
+    script = recorder()
+    async with front(script) as f:
+        await f.ask(get("/", "Max-Forwards: 5", method="OPTIONS"))
+        await f.ask(get("/", "Max-Forwards: 5"))
+        await f.ask(get("/", "Max-Forwards: five", method="OPTIONS"))
+        answer = await f.ask(get("/", "Max-Forwards: 0", method="OPTIONS"))
+        assert status(answer) == 200
+        await f.settled()
+    seen = [line for head, _ in script.seen for line in lines(head) if line.startswith(b"Max-Forwards")]
+    assert seen == [b"Max-Forwards: 4", b"Max-Forwards: 5", b"Max-Forwards: five"]
+
+
+TRAILED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 1\r\nContent-Length: 9\r\n\r\n"
+
+
+@pytest.mark.parametrize(("fields", "end"), [
+    (("TE: trailers", "Connection: TE"), b"0\r\nX-Sum: 1\r\n\r\n"),
+    ((), b"0\r\n\r\n"),
+])  # fmt: skip
+async def test_s07_trailers_pass_to_who_asks_for_them_without_what_may_not_stand_there(fields, end):
+    script = recorder(TRAILED)
+    async with front(script) as f:
+        client = await f.client()
+        await client.send(get("/", *fields))
+        answer = await client.until(end)
+        assert answer.endswith(b"2\r\nok\r\n" + end)
+        await f.settled()
+    asked = [line for line in lines(script.seen[0][0]) if line.startswith((b"TE:", b"Connection:"))]
+    assert asked == ([b"TE: trailers", b"Connection: TE"] if fields else [])
