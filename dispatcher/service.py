@@ -69,7 +69,7 @@ class Service:
             self.router.apply(Added(pool.spec), self.clock())
             health.watch(pool.spec)
             upstreams[pool.name] = Upstream(pool.name, *pool.address, settings.timeouts)
-        name = b"lased-dispatcher-" + secrets.token_hex(4).encode()  # two in a row must not look like a loop
+        name = f"{secrets.token_hex(4)}.lased-dispatcher".encode()  # two in a row must not look like a loop
         self.server = Server(Forwarder(self.router, upstreams, health, self.recorder, self.clock, name), settings)
         collector = LearningCollector(policy, self.router.fleet, lambda: health.specs, self.meter, self.clock)
         self.registry.register(collector)
