@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from dispatcher.core.types import PoolSpec
 from dispatcher.errors import ConfigError
-from dispatcher.net.settings import Health, Limits, Settings, Timeouts
+from dispatcher.net.settings import Health, Limits, Settings, Timeouts, Waiting
 from dispatcher.registry import nearest
 
 STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -55,6 +55,7 @@ class PoolConfig(BaseModel):
     servers: Annotated[int, Field(ge=1, le=100_000)] = 1
     guess: Annotated[float, Field(gt=0, le=1e9)] = 1.0
     true_rate: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    max_in_flight: Annotated[int, Field(ge=0, le=1_000_000)] = 0
 
     @field_validator("url")
     @classmethod
@@ -72,7 +73,7 @@ class PoolConfig(BaseModel):
 
     @property
     def spec(self) -> PoolSpec:
-        return PoolSpec(self.name, servers=self.servers, guess=self.guess, true_rate=self.true_rate)
+        return PoolSpec(self.name, self.servers, self.guess, self.true_rate, self.max_in_flight)
 
 
 class PolicyConfig(BaseModel):
@@ -98,6 +99,7 @@ class Config(BaseModel):
     limits: _section(Limits) = Field(default_factory=_section(Limits))  # type: ignore[valid-type]
     timeouts: _section(Timeouts) = Field(default_factory=_section(Timeouts))  # type: ignore[valid-type]
     health: _section(Health) = Field(default_factory=_section(Health))  # type: ignore[valid-type]
+    queue: _section(Waiting) = Field(default_factory=_section(Waiting))  # type: ignore[valid-type]
 
     @field_validator("listen", "admin")
     @classmethod
@@ -127,6 +129,7 @@ class Config(BaseModel):
             limits=Limits(**self.limits.model_dump()),
             timeouts=Timeouts(**self.timeouts.model_dump()),
             health=Health(**self.health.model_dump()),
+            queue=Waiting(**self.queue.model_dump()),
         )
 
 

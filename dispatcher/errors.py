@@ -57,6 +57,25 @@ class NoPoolAvailable(RequestError):
     public = "no pool is available"
 
 
+class PoolsFull(NoPoolAvailable):
+    """Pools are open, but each has as many requests in flight as it may."""
+
+    reason = "pools_full"
+    public = "all pools are busy"
+
+
+class QueueFull(PoolsFull):
+    """Nor may another request wait for one."""
+
+    reason = "queue_full"
+
+
+class QueueTimeout(PoolsFull):
+    """None had room while the request waited."""
+
+    reason = "queue_timeout"
+
+
 class UpstreamUnreachable(RequestError):
     """No connection to the pool could be made; not a byte of the request was sent."""
 

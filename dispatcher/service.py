@@ -25,6 +25,7 @@ from dispatcher.net.admin import EXPLAINED, Admin
 from dispatcher.net.clock import make_clock
 from dispatcher.net.exchange import Forwarder
 from dispatcher.net.health import PassiveHealth
+from dispatcher.net.queue import Queue
 from dispatcher.net.server import Server
 from dispatcher.net.upstream import Upstream
 from dispatcher.recorders.jsonl import JsonLines
@@ -70,7 +71,9 @@ class Service:
             health.watch(pool.spec)
             upstreams[pool.name] = Upstream(pool.name, *pool.address, settings.timeouts)
         name = f"{secrets.token_hex(4)}.lased-dispatcher".encode()  # two in a row must not look like a loop
-        self.server = Server(Forwarder(self.router, upstreams, health, self.recorder, self.clock, name), settings)
+        queue = Queue(settings.queue.size, settings.queue.timeout)
+        forwarder = Forwarder(self.router, upstreams, health, self.recorder, self.clock, name, queue)
+        self.server = Server(forwarder, settings)
         collector = LearningCollector(policy, self.router.fleet, lambda: health.specs, self.meter, self.clock)
         self.registry.register(collector)
         about = {"version": __version__, "policy": {"name": config.policy.name, "options": config.policy.options}}

@@ -23,6 +23,10 @@ class Pool:
         self.servers = spec.servers
         self.in_flight = 0
 
+    @property
+    def is_full(self) -> bool:
+        return 0 < self.spec.max_in_flight <= self.in_flight
+
     def __repr__(self) -> str:
         return f"<Pool {self.id}: {self.in_flight} in flight, {self.servers} server{'s' * (self.servers > 1)}>"
 
@@ -51,7 +55,7 @@ class Fleet:
     <Fleet a:1 b:0>
     """
 
-    __slots__ = ("_draining", "_open", "_places", "in_flight", "pools")
+    __slots__ = ("_draining", "_open", "_places", "in_flight", "limited", "pools")
 
     def __init__(self) -> None:
         self._open: dict[str, Pool] = {}
@@ -59,6 +63,7 @@ class Fleet:
         self._places: dict[str, int] = {}  # who came first stays first, also after an absence
         self.pools: tuple[Pool, ...] = ()
         self.in_flight = 0  # over the open pools
+        self.limited = False  # some pool has a limit
 
     def __getitem__(self, pool: str) -> Pool:
         return self._open[pool]
@@ -124,3 +129,4 @@ class Fleet:
     def _changed(self) -> None:
         self.pools = tuple(sorted(self._open.values(), key=lambda pool: self._places[pool.id]))
         self.in_flight = sum(pool.in_flight for pool in self.pools)
+        self.limited = any(pool.spec.max_in_flight for pool in self.pools)

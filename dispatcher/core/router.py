@@ -12,7 +12,7 @@ from dispatcher.core.fleet import Fleet, Pool, View
 from dispatcher.core.interfaces import Policy, Recorder
 from dispatcher.core.service import ServiceClock
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, Ticket
-from dispatcher.errors import ConfigError, InternalError, NoPoolAvailable, PolicyError
+from dispatcher.errors import ConfigError, InternalError, NoPoolAvailable, PolicyError, PoolsFull
 
 NOTHING: frozenset[str] = frozenset()
 SLACK = 1e-3  # seconds by which a pool's own word may exceed what was seen: clocks are not the same
@@ -39,11 +39,18 @@ class Router:
         """Choose a pool and join it.
 
         exclude: pools this job must not go to. sent: the whole request goes with it; if not, call `sent` when it has.
-        Raises NoPoolAvailable if no pool is left. Every ticket must be settled, exactly once, by whoever asked for it.
+        Raises NoPoolAvailable if no pool is left, PoolsFull if those that are have no room. Every ticket must be
+        settled, exactly once, by whoever asked for it.
         """
         fleet: Fleet | View = self.fleet.without(exclude) if exclude else self.fleet
         if not fleet.pools:
             raise NoPoolAvailable("no pool is open")
+        if self.fleet.limited:
+            full = frozenset(pool.id for pool in fleet.pools if pool.is_full)
+            if full:
+                fleet = self.fleet.without(exclude | full)
+                if not fleet.pools:
+                    raise PoolsFull("every pool is full")
         try:
             decision = self.policy.choose(job, fleet, now)
             pool = fleet[decision.pool]

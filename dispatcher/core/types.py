@@ -39,7 +39,8 @@ class Phase(StrEnum):
 class PoolSpec:
     """What is known of a pool beforehand.
 
-    id: its name, unique in the fleet. servers: c_i, parallel servers behind it. guess: the initial estimate of its
+    id: its name, unique in the fleet. servers: c_i, parallel servers behind it. max_in_flight: requests that it may be
+    sent and not have finished, 0 for any number. guess: the initial estimate of its
     service rate, per second and server. true_rate: the real one, where known; it serves SED and
     regret, never a learner.
 
@@ -53,10 +54,13 @@ class PoolSpec:
     servers: int = 1
     guess: float = 1.0
     true_rate: float | None = None
+    max_in_flight: int = 0
 
     def __post_init__(self) -> None:
         if not (isinstance(self.servers, int) and 1 <= self.servers <= MOST_SERVERS):
             raise ConfigError(f"pool {self.id!r}: servers must be from 1 to {MOST_SERVERS:,}, not {self.servers}")
+        if self.max_in_flight < 0:
+            raise ConfigError(f"pool {self.id!r}: max_in_flight must be 0 (no limit) or more, not {self.max_in_flight}")
         for key, rate in (("guess", self.guess), ("true_rate", self.true_rate)):
             if rate is not None and not (rate > 0 and math.isfinite(rate)):
                 raise ConfigError(f"pool {self.id!r}: {key} must be a positive number, not {rate}")

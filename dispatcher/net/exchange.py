@@ -8,13 +8,14 @@ waits for the end.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Protocol
 
 from dispatcher.core.router import NOTHING, Router
 from dispatcher.core.types import Job, Outcome, Ticket
-from dispatcher.errors import BadRequest, OutOfResources, RequestError, UpstreamStale, UpstreamUnreachable
+from dispatcher.errors import BadRequest, OutOfResources, PoolsFull, RequestError, UpstreamStale, UpstreamUnreachable
 from dispatcher.net.events import Events
 from dispatcher.net.framing import Body
 from dispatcher.net.heads import (
@@ -28,6 +29,7 @@ from dispatcher.net.heads import (
     service_time,
 )
 from dispatcher.net.health import PassiveHealth
+from dispatcher.net.queue import Queue
 from dispatcher.net.upstream import PoolConnection, Upstream
 
 CONNECT_TRIES = 3  # pools that a request is offered to while none of them has accepted a connection
@@ -66,7 +68,9 @@ class Forwarder:
         events: Events,
         clock: Callable[[], float],
         name: bytes = NAME,
+        queue: Queue | None = None,
     ) -> None:
+        self.queue = queue if queue is not None else Queue(0, 0.0)
         self.name = name  # ours in Via: by it a request that comes round again is known
         self.router = router
         self.upstreams = upstreams
@@ -161,8 +165,7 @@ class Exchange:
         fresh = False
         while True:
             try:
-                job, now = Job(next(self._forwarder.numbers)), self._forwarder.clock()
-                ticket = self._forwarder.router.route(job, now, failed, sent=self._client.upload_complete)
+                ticket = self._route(failed) if failed else await self._admit()
             except RequestError as error:
                 self._forwarder.events.rejected(error.reason)
                 return error
@@ -177,6 +180,22 @@ class Exchange:
             else:
                 return fault
             self._forwarder.events.retried(fault.reason)
+
+    def _route(self, failed: frozenset[str] = NOTHING) -> Ticket:
+        job, now = Job(next(self._forwarder.numbers)), self._forwarder.clock()
+        return self._forwarder.router.route(job, now, failed, sent=self._client.upload_complete)
+
+    async def _admit(self) -> Ticket:
+        """A ticket, at once if nobody waits and a pool has room, else in turn. A retry does not wait again."""
+        queue = self._forwarder.queue
+        if queue.empty:
+            with contextlib.suppress(PoolsFull):
+                return self._route()
+        with queue.place() as place:
+            while True:
+                await place.turn()
+                with contextlib.suppress(PoolsFull):
+                    return self._route()
 
     async def _try(self, ticket: Ticket, fresh: bool) -> RequestError | None:
         """Send the request where the ticket says and relay the answer; settles the ticket."""
@@ -210,6 +229,7 @@ class Exchange:
             self._ticket = self._connection = None
             ended_at = self._answered_at or forwarder.clock()
             forwarder.router.settle(ticket, ended_at, outcome, self._reported, teaches=self._status < 400)
+            forwarder.queue.call()
             self._client.attach_upload(None)  # after the count: nothing that follows may keep it from coming down
             if connection is not None:
                 connection.release()

@@ -286,6 +286,10 @@ def forward_response(response: Response, minor: int, keep_alive: bool, name: byt
     """
     parts = [b"HTTP/1.1 %d " % response.status, response.reason, b"\r\n"]
     dropped = HOP_BY_HOP | (response.connection - KEPT)
+    connection = [b"close"] if not keep_alive else [b"keep-alive"] if minor == 0 else []
+    if response.status == 426:  # it must say to what (RFC 9110 15.5.22)
+        dropped -= {b"upgrade"}
+        connection.append(b"upgrade")
     unframed = response.status == 204 or response.status < 200
     for field, value in response.headers:
         key = field.lower()
@@ -294,11 +298,8 @@ def forward_response(response: Response, minor: int, keep_alive: bool, name: byt
         parts += (field, b": ", value, b"\r\n")
     if isinstance(response.length, Body) and minor > 0:
         parts.append(b"Transfer-Encoding: chunked\r\n")
-    if response.status >= 200:
-        if not keep_alive:
-            parts.append(b"Connection: close\r\n")
-        elif minor == 0:
-            parts.append(b"Connection: keep-alive\r\n")
+    if response.status >= 200 and connection:
+        parts.append(b"Connection: %b\r\n" % b", ".join(connection))
     parts.append(VIA % (response.minor, name) if response.status >= 200 else b"\r\n")
     return b"".join(parts)
 

@@ -40,7 +40,17 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """size: requests that may wait while every pool is at its `max_in_flight`. timeout: seconds, after which they get
+    503; 0 for never."""
+
+    size: int = 1000
+    timeout: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
     health: Health = field(default_factory=Health)
+    queue: Waiting = field(default_factory=Waiting)

@@ -11,7 +11,8 @@ from dispatcher.core.fleet import Fleet
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.router import Router
 from dispatcher.core.types import Added, Decision, Job, Outcome, PoolSpec, Removed
-from dispatcher.errors import ConfigError, InternalError, NoPoolAvailable, PolicyError
+from dispatcher.errors import ConfigError, InternalError, NoPoolAvailable, PolicyError, PoolsFull
+from dispatcher.policies.esed import Esed
 from dispatcher.policies.jsq import Jsq
 from dispatcher.policies.sed import Sed
 from dispatcher.recorders.memory import Rows
@@ -208,3 +209,22 @@ def test_removed_last_pool_leaves_an_empty_view():
     table.router.apply(Removed("a"), 0.0)
     with pytest.raises(NoPoolAvailable):
         table.arrive()
+
+
+def test_a_full_pool_is_not_shown_and_all_full_is_said():
+    specs = [PoolSpec("a", guess=9.0, max_in_flight=1), PoolSpec("b", max_in_flight=2)]
+    table = Table(Esed(rng=Random(1)), specs)
+    tickets = [table.arrive() for _ in range(3)]
+    assert [ticket.pool.id for ticket in tickets] == ["a", "b", "b"]
+    with pytest.raises(PoolsFull):
+        table.arrive()
+    table.finish(tickets[1])
+    assert table.arrive().pool.id == "b"
+    with pytest.raises(PoolsFull):
+        table.arrive(frozenset({"a"}))
+    assert table.state == (1, 2)
+
+
+def test_a_negative_limit_is_refused():
+    with pytest.raises(ConfigError, match="max_in_flight must be 0"):
+        PoolSpec("a", max_in_flight=-1)

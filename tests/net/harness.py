@@ -179,14 +179,15 @@ async def eventually(condition, what="it never came true"):
 
 
 @contextlib.asynccontextmanager
-async def front(*scripts, policy="jsq", **config):
+async def front(*scripts, policy="jsq", max_in_flight=0, **config):
     """A dispatcher before one pool a script (None: a pool whose port refuses connections)."""
     pools = [await Pool(script or answer_ok).open() for script in scripts or (answer_ok,)]
     for pool, script in zip(pools, scripts, strict=False):
         if script is None:
             await pool.close()
     entries = [
-        {"name": f"p{i}", "url": f"http://127.0.0.1:{pool.port}", "true_rate": 1.0} for i, pool in enumerate(pools)
+        {"name": f"p{i}", "url": f"http://127.0.0.1:{pool.port}", "true_rate": 1.0, "max_in_flight": max_in_flight}
+        for i, pool in enumerate(pools)
     ]
     service = Service(
         Config.model_validate(

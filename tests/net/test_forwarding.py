@@ -421,3 +421,15 @@ async def test_s07_trailers_pass_to_who_asks_for_them_without_what_may_not_stand
         await f.settled()
     asked = [line for line in lines(script.seen[0][0]) if line.startswith((b"TE:", b"Connection:"))]
     assert asked == ([b"TE: trailers", b"Connection: TE"] if fields else [])
+
+
+async def test_w06_a_426_says_to_what_to_upgrade():
+    script = recorder(
+        b"HTTP/1.1 426 Upgrade Required\r\nUpgrade: h2c\r\nConnection: Upgrade\r\nContent-Length: 0\r\n\r\n"
+    )
+    async with front(script) as f:
+        head, _ = await f.ask(get())
+        assert b"Upgrade: h2c" in lines(head)
+        assert b"Connection: upgrade" in lines(head)
+        head, _ = await f.ask(get("/", "Connection: close"))
+        assert b"Connection: close, upgrade" in lines(head)

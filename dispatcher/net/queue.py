@@ -1,0 +1,72 @@
+"""Where requests wait while every pool is full: one line, first come first served, bounded in length and in time.
+
+Only the first in line tries to be routed, whenever something has left a pool; who leaves the line, for whatever reason,
+lets the next one try. So no room is missed and nobody is overtaken, whoever gives up meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dispatcher.errors import QueueFull, QueueTimeout
+
+
+class Place:
+    """One request's place in line."""
+
+    __slots__ = ("_called", "_expired")
+
+    def __init__(self) -> None:
+        self._called = asyncio.Event()
+        self._expired = False
+
+    def call(self) -> None:
+        self._called.set()
+
+    def expire(self) -> None:
+        self._expired = True
+        self._called.set()
+
+    async def turn(self) -> None:
+        """Until it is one's turn to try. Raises QueueTimeout."""
+        await self._called.wait()
+        self._called.clear()
+        if self._expired:
+            raise QueueTimeout("no pool had room in time")
+
+
+class Queue:
+    """size: how many may wait, 0 for none. timeout: seconds that one may wait, 0 for ever."""
+
+    def __init__(self, size: int, timeout: float) -> None:
+        self._size = size
+        self._timeout = timeout
+        self._line: deque[Place] = deque()
+
+    @property
+    def empty(self) -> bool:
+        return not self._line
+
+    def call(self) -> None:
+        """There may be room: the first in line is to try."""
+        if self._line:
+            self._line[0].call()
+
+    @contextmanager
+    def place(self) -> Iterator[Place]:
+        """Stand in line, for as long as the block lasts. Raises QueueFull."""
+        if len(self._line) >= self._size:
+            raise QueueFull("every pool is full, and so is the queue")
+        place = Place()
+        self._line.append(place)
+        timer = asyncio.get_running_loop().call_later(self._timeout, place.expire) if self._timeout else None
+        try:
+            yield place
+        finally:
+            if timer:
+                timer.cancel()
+            self._line.remove(place)
+            self.call()
