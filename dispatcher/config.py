@@ -86,7 +86,8 @@ class PolicyConfig(BaseModel):
 
 
 class Config(BaseModel):
-    """The whole file. rows: a file for one JSON line a decision, empty for none. seed: of the policy's dice."""
+    """The whole file. rows: a file for one JSON line a decision, empty for none. state_file: where what is learned
+    outlives the process, empty for nowhere. seed: of the policy's dice."""
 
     model_config = STRICT
 
@@ -94,6 +95,7 @@ class Config(BaseModel):
     admin: str = "127.0.0.1:9090"
     seed: int = 1
     rows: str = ""
+    state_file: str = ""
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     pools: Annotated[list[PoolConfig], Field(min_length=1)]
     limits: _section(Limits) = Field(default_factory=_section(Limits))  # type: ignore[valid-type]

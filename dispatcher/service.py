@@ -13,9 +13,9 @@ from typing import Any
 import structlog
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from dispatcher import __version__, registry
+from dispatcher import __version__, registry, state
 from dispatcher.config import Config, parse_address
-from dispatcher.core.interfaces import Learner, Recorder
+from dispatcher.core.interfaces import Learner, Recorder, Remembering
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.router import Router
 from dispatcher.core.streams import stream
@@ -36,6 +36,7 @@ log = structlog.get_logger()
 
 LAG_EVERY = 0.25  # seconds between two looks at the event loop's lag
 FLUSH_EVERY = 0.5  # seconds between two writes of decision rows
+SAVE_EVERY = 10.0  # seconds between two writes of what was learned
 LAGS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0)
 
 
@@ -51,6 +52,7 @@ class Service:
             raise ConfigError(
                 f"policy {config.policy.name!r} tells no episode, rate and estimates; derive it from BasePolicy"
             )
+        self._recall(policy)
         self.meter = RegretMeter(policy)
         self.rows = Rows(policy, self.meter, keep=EXPLAINED)
         self.recorder = PrometheusRecorder(self.registry, policy, self._notify)
@@ -91,6 +93,33 @@ class Service:
         return Histogram("lased_event_loop_lag_seconds", "How late the event loop calls back.", buckets=LAGS,
                          registry=self.registry)  # fmt: skip
 
+    def _recall(self, policy: Learner) -> None:
+        """Begin with what an earlier life has learned, if it left something that can be believed."""
+        if not self.config.state_file:
+            return
+        if not isinstance(policy, Remembering):
+            raise ConfigError(f"state_file: policy {self.config.policy.name!r} learns nothing that could be kept")
+        try:
+            known = state.load(Path(self.config.state_file))
+        except ConfigError as error:
+            log.warning("state_ignored", reason=str(error))
+            return
+        policy.recall(known)
+        log.info("state_restored", pools=sorted(known))
+
+    def _save_state(self) -> None:
+        policy = self.router.policy
+        if self.config.state_file and isinstance(policy, Remembering):
+            try:
+                state.save(Path(self.config.state_file), policy.remember())
+            except OSError as error:
+                log.error("state_not_saved", path=self.config.state_file, error=error.strerror)
+
+    async def _keep_state(self) -> None:
+        while self.config.state_file:
+            await asyncio.sleep(SAVE_EVERY)
+            self._save_state()
+
     def _notify(self, event: str, **details: Any) -> None:
         level = "info" if event == "pool_tried_again" else "error" if event == "internal_error" else "warning"
         getattr(log, level)(event, **details)
@@ -102,7 +131,7 @@ class Service:
         try:
             admin = await self.admin.listen(*parse_address(self.config.admin))
             service = await self.server.listen(*parse_address(self.config.listen))
-            jobs = [asyncio.create_task(self._watch_lag()), asyncio.create_task(self._write_rows())]
+            jobs = [asyncio.create_task(job()) for job in (self._watch_lag, self._write_rows, self._keep_state)]
             yield service, admin
         finally:
             for job in jobs:
@@ -110,6 +139,7 @@ class Service:
             await asyncio.gather(*jobs, return_exceptions=True)
             await self.server.cut()
             await self.admin.close()
+            self._save_state()
             if self.lines is not None:
                 try:
                     self.lines.close()

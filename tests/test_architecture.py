@@ -19,6 +19,7 @@ ALLOWED = {  # the longest prefix of a module's name counts; itself is always al
     "dispatcher.net": ["dispatcher.core", "dispatcher.errors"],
     "dispatcher.net.admin": ["dispatcher.core", "dispatcher.errors", "dispatcher.net", "dispatcher.recorders"],
     "dispatcher.config": ["dispatcher.core", "dispatcher.errors", "dispatcher.net.settings", "dispatcher.registry"],
+    "dispatcher.state": ["dispatcher.core.interfaces", "dispatcher.errors"],
     "dispatcher.service": ["dispatcher"],
     "dispatcher.app": ["dispatcher"],
     "dispatcher.__main__": ["dispatcher.app"],

@@ -86,6 +86,22 @@ class Learner(Policy, Protocol):
         ...
 
 
+Remembered = dict[str, dict[str, float]]  # by pool: weight, total (seconds), observations
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A policy whose knowledge can outlive the process."""
+
+    def remember(self) -> Remembered:
+        """What was learned of each pool that has been observed."""
+        ...
+
+    def recall(self, known: Remembered) -> None:
+        """Begin with this knowledge, for pools that join from now on. Called before any has."""
+        ...
+
+
 @runtime_checkable
 class Scoring(Protocol):
     """A policy that can say what it compares."""

@@ -49,6 +49,10 @@ class Mean:
         self.total += x
         self.observations += 1
 
+    def restore(self, weight: float, total: float, observations: float) -> None:
+        """Go on from what another life has seen, as one observation of this weight."""
+        self.weight, self.total, self.observations = weight, total, int(observations)
+
     def predict_one(self, now: float) -> float:
         return self.total / self.weight if self.weight else 1 / self.guess
 

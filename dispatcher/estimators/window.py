@@ -44,6 +44,11 @@ class Window(Mean):
             self.weight = fsum(weight for weight, _ in kept)
             self.total = fsum(total for _, total in kept)
 
+    def restore(self, weight: float, total: float, observations: float) -> None:
+        super().restore(weight, total, observations)
+        self._kept.clear()
+        self._kept.append((weight, total))
+
     @property
     def most(self) -> float:
         return self._kept.maxlen or 1

@@ -13,7 +13,7 @@ from random import Random
 from dispatcher.core.choosing import Ties, argmin, check_ties
 from dispatcher.core.delay import work_ahead
 from dispatcher.core.episodes import Episode
-from dispatcher.core.interfaces import FleetView, PoolView
+from dispatcher.core.interfaces import FleetView, PoolView, Remembered
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, PoolSpec
 from dispatcher.errors import ConfigError
 from dispatcher.estimators.mean import Mean
@@ -171,6 +171,21 @@ class LearningPolicy(SedPolicy):
             while len(self._left) > REMEMBERED:
                 del self._left[next(iter(self._left))]
         super().adapt(change, fleet)
+
+    def remember(self) -> Remembered:
+        """What is known of each pool that was observed."""
+        return {
+            pool: {"weight": mean.weight, "total": mean.total, "observations": mean.observations}
+            for pool, mean in self.estimates().items()
+            if mean.observations
+        }
+
+    def recall(self, known: Remembered) -> None:
+        """Treat these pools as if they had been here before."""
+        for pool, seen in list(known.items())[:REMEMBERED]:
+            mean = self._make(1.0, 0.0)
+            mean.restore(**seen)
+            self._left[pool] = mean
 
     def learn(self, done: Completion, fleet: FleetView) -> None:
         if done.service_time is not None:
