@@ -7,6 +7,7 @@ import inspect
 import os
 import resource
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -54,10 +55,9 @@ def serve(
     rows: Annotated[str | None, typer.Option(metavar="F", help="Write one JSON line for each decision to F.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the policy's dice.")] = None,
 ) -> None:
-    """Run the dispatcher until SIGINT or SIGTERM, which drain it; a second one ends it at once."""
-    loaded = configuration(
-        config, pool, {"policy.name": policy, "listen": listen, "admin": admin, "rows": rows, "seed": seed}
-    )
+    """Run the dispatcher until SIGINT or SIGTERM, which drain it; a second one ends it at once. SIGHUP: new pools."""
+    flags = {"policy.name": policy, "listen": listen, "admin": admin, "rows": rows, "seed": seed}
+    loaded = configuration(config, pool, flags)
     log_to_stderr()
     allow_open_files(loaded.settings.limits.connections)
     disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -67,11 +67,11 @@ def serve(
         run: Any = uvloop.run
     except ImportError:
         run = asyncio.run
-    run(_serve(loaded))
+    run(_serve(loaded, lambda: configuration(config, pool, flags)))
 
 
-async def _serve(config: Config) -> None:
-    await Service(config).run_until_signal()
+async def _serve(config: Config, again: Callable[[], Config]) -> None:
+    await Service(config).run_until_signal(again)
 
 
 @app.command(epilog="Example: lased-dispatcher check --config dispatcher.toml")

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from dispatcher import __version__, registry, state
-from dispatcher.config import Config, parse_address
+from dispatcher.config import Config, PoolConfig, parse_address
 from dispatcher.core.interfaces import Learner, Recorder, Remembering
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.router import Router
@@ -66,15 +66,13 @@ class Service:
             recorders.append(self.lines)
         self.router = Router(policy, recorders, infer=True)
         settings = config.settings
-        health = PassiveHealth(self.router, settings.health, self.recorder, self.clock)
-        upstreams = {}
+        self.health = health = PassiveHealth(self.router, settings.health, self.recorder, self.clock)
+        self.upstreams: dict[str, Upstream] = {}
         for pool in config.pools:
-            self.router.apply(Added(pool.spec), self.clock())
-            health.watch(pool.spec)
-            upstreams[pool.name] = Upstream(pool.name, *pool.address, settings.timeouts)
+            self._join(pool)
         name = f"{secrets.token_hex(4)}.lased-dispatcher".encode()  # two in a row must not look like a loop
         queue = Queue(settings.queue.size, settings.queue.timeout)
-        forwarder = Forwarder(self.router, upstreams, health, self.recorder, self.clock, name, queue)
+        forwarder = Forwarder(self.router, self.upstreams, health, self.recorder, self.clock, name, queue)
         self.server = Server(forwarder, settings)
         collector = LearningCollector(policy, self.router.fleet, lambda: health.specs, self.meter, self.clock)
         self.registry.register(collector)
@@ -83,15 +81,59 @@ class Service:
         self._lag = self._tell_about_itself(getattr(policy, "ties", "none"))
 
     def _tell_about_itself(self, ties: str) -> Histogram:
-        def one(name: str, text: str, **labels: str) -> None:
+        def one(name: str, text: str, **labels: str) -> Gauge:
             gauge = Gauge(name, text, list(labels), registry=self.registry)
             (gauge.labels(**labels) if labels else gauge).set(1)
+            return gauge
 
         one("lased_build_info", "1, with the version.", version=__version__)
         one("lased_policy_info", "1, with the policy in force.", policy=self.config.policy.name, ties=ties)
-        one("lased_config_last_reload_success", "1 if the configuration in force is the last one given.")
+        self._reloaded = one(
+            "lased_config_last_reload_success", "1 if the configuration in force is the last one given."
+        )
         return Histogram("lased_event_loop_lag_seconds", "How late the event loop calls back.", buckets=LAGS,
                          registry=self.registry)  # fmt: skip
+
+    def _join(self, pool: PoolConfig) -> None:
+        self.router.apply(Added(pool.spec), self.clock())
+        self.health.watch(pool.spec)
+        self.upstreams[pool.name] = Upstream(pool.name, *pool.address, self.config.settings.timeouts)
+
+    def take_over(self, config: Config) -> None:
+        """Go on with the pools of another configuration. Known by name, they keep their counts and what was learned;
+        requests on one that goes are served to their end. Raises ConfigError, with nothing changed."""
+        was, given = self.config.model_dump(exclude={"pools"}), config.model_dump(exclude={"pools"})
+        other = [key for key in given if given[key] != was[key]]
+        if other:
+            raise ConfigError(f"{', '.join(other)}: a reload changes the pools only; restart for the rest")
+        trial = Router(registry.create(config.policy.name, stream(config.seed, "policy"), config.policy.options))
+        for pool in config.pools:
+            trial.apply(Added(pool.spec), 0.0)
+        before = {pool.name: pool for pool in self.config.pools}
+        self.config = config
+        for pool in config.pools:
+            old = before.pop(pool.name, None)
+            if old is None:
+                self._join(pool)
+                continue
+            if pool.address != old.address:
+                self.upstreams[pool.name].retire()
+                self.upstreams[pool.name] = Upstream(pool.name, *pool.address, config.settings.timeouts)
+            self.health.change(pool.spec)
+        for name in before:
+            self.health.forget(name)
+            self.upstreams.pop(name).retire()
+        self.server.forwarder.queue.call()
+
+    def _reload(self, again: Callable[[], Config]) -> None:
+        try:
+            self.take_over(again())
+        except ConfigError as error:
+            log.error("reload_refused", reason=str(error))
+            self._reloaded.set(0)
+        else:
+            log.info("reloaded", pools=[pool.name for pool in self.config.pools])
+            self._reloaded.set(1)
 
     def _recall(self, policy: Learner) -> None:
         """Begin with what an earlier life has learned, if it left something that can be believed."""
@@ -146,9 +188,11 @@ class Service:
                 except OSError as error:
                     log.error("rows_not_written", path=self.config.rows, error=error.strerror)
 
-    async def run_until_signal(self) -> None:
-        """Serve until SIGINT or SIGTERM, then drain; a second signal ends it at once."""
+    async def run_until_signal(self, again: Callable[[], Config]) -> None:
+        """Serve until SIGINT or SIGTERM, then drain; a second signal ends it at once. SIGHUP reads the configuration
+        `again`."""
         loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self._reload, again)
         signals: asyncio.Queue[str] = asyncio.Queue()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, signals.put_nowait, number.name)

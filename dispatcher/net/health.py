@@ -42,6 +42,26 @@ class PassiveHealth:
         self._states[spec.id] = _State(spec)
         self._events.pool_up(spec.id, True)
 
+    def change(self, spec: PoolSpec) -> None:
+        """A pool is now described so. One that is out comes back: whoever says so may have mended it."""
+        state = self._states[spec.id]
+        same, state.spec = spec == state.spec, spec
+        if state.out is not None:
+            state.out.cancel()
+            self._return(state)
+        elif not same:
+            self._router.apply(Removed(spec.id), self._clock())
+            self._router.apply(Added(spec), self._clock())
+
+    def forget(self, pool: str) -> None:
+        """A pool is there no more; what is in flight on it goes on."""
+        state = self._states.pop(pool)
+        if state.out is None:
+            self._router.apply(Removed(pool), self._clock())
+        else:
+            state.out.cancel()
+        self._events.pool_up(pool, False)
+
     @property
     def specs(self) -> list[PoolSpec]:
         """Of all pools watched, in or out."""

@@ -271,6 +271,7 @@ class Upstream:
         self.loop = asyncio.get_running_loop()
         self._idle: list[PoolConnection] = []
         self._all: set[PoolConnection] = set()
+        self._retired = False
 
     def __repr__(self) -> str:
         return f"<Upstream {self.id} at {self.host}:{self.port}, {len(self._idle)} idle of {len(self._all)}>"
@@ -303,8 +304,14 @@ class Upstream:
         self._all.add(connection)
         return connection
 
+    def retire(self) -> None:
+        """Keep no connection from now on: those that are idle end, those in use when their request does."""
+        self._retired = True
+        for connection in list(self._idle):
+            connection.close()
+
     def keep(self, connection: PoolConnection) -> None:
-        if len(self._idle) < IDLE_KEPT:
+        if len(self._idle) < IDLE_KEPT and not self._retired:
             self._idle.append(connection)
         else:
             connection.close()
