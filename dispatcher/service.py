@@ -64,14 +64,14 @@ class Service:
             except OSError as error:
                 raise StartError(f"rows: cannot write {config.rows}: {error.strerror}") from error
             recorders.append(self.lines)
-        self.router = Router(policy, recorders, infer=True)
         settings = config.settings
+        queue = Queue(settings.queue.size, settings.queue.timeout)
+        self.router = Router(policy, [*recorders, queue], infer=True)
         self.health = health = PassiveHealth(self.router, settings.health, self.recorder, self.clock)
         self.upstreams: dict[str, Upstream] = {}
         for pool in config.pools:
             self._join(pool)
         name = f"{secrets.token_hex(4)}.lased-dispatcher".encode()  # two in a row must not look like a loop
-        queue = Queue(settings.queue.size, settings.queue.timeout)
         forwarder = Forwarder(self.router, self.upstreams, health, self.recorder, self.clock, name, queue)
         self.server = Server(forwarder, settings)
         collector = LearningCollector(policy, self.router.fleet, lambda: health.specs, self.meter, self.clock)
@@ -123,7 +123,6 @@ class Service:
         for name in before:
             self.health.forget(name)
             self.upstreams.pop(name).retire()
-        self.server.forwarder.queue.call()
 
     def _reload(self, again: Callable[[], Config]) -> None:
         try:

@@ -229,7 +229,6 @@ class Exchange:
             self._ticket = self._connection = None
             ended_at = self._answered_at or forwarder.clock()
             forwarder.router.settle(ticket, ended_at, outcome, self._reported, teaches=self._status < 400)
-            forwarder.queue.call()
             self._client.attach_upload(None)  # after the count: nothing that follows may keep it from coming down
             if connection is not None:
                 connection.release()

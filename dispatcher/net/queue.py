@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dispatcher.core.interfaces import FleetView, Recorder
+from dispatcher.core.types import Change, Completion
 from dispatcher.errors import QueueFull, QueueTimeout
 
 
@@ -38,8 +40,10 @@ class Place:
             raise QueueTimeout("no pool had room in time")
 
 
-class Queue:
-    """size: how many may wait, 0 for none. timeout: seconds that one may wait, 0 for ever."""
+class Queue(Recorder):
+    """A recorder of the router: whatever leaves a pool, and every change of the pools, lets the first in line try.
+
+    size: how many may wait, 0 for none. timeout: seconds that one may wait, 0 for ever."""
 
     def __init__(self, size: int, timeout: float) -> None:
         self._size = size
@@ -54,6 +58,12 @@ class Queue:
         """There may be room: the first in line is to try."""
         if self._line:
             self._line[0].call()
+
+    def settled(self, done: Completion, fleet: FleetView) -> None:
+        self.call()
+
+    def changed(self, change: Change, now: float) -> None:
+        self.call()
 
     @contextmanager
     def place(self) -> Iterator[Place]:

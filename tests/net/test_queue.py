@@ -2,7 +2,8 @@
 
 import asyncio
 
-from tests.net.harness import eventually, front, get, status
+from tests.net.harness import Pool, answer_ok, eventually, front, get, status
+from tests.net.test_reload import with_pools
 
 
 class Gates:
@@ -110,3 +111,18 @@ async def opened(f, gates, target):
     await eventually(lambda: target in gates.gates)
     gates.gates[target].set()
     return await client.message()
+
+
+async def test_a_pool_that_joins_lets_the_first_in_line_go():
+    gates = Gates()
+    async with limited(gates) as f:
+        clients = await three(f, gates)
+        fresh = await Pool(answer_ok).open()
+        old = [(f"p{i}", pool.port, {"max_in_flight": 1}) for i, pool in enumerate(f.pools)]
+        f.service.take_over(with_pools(f.service, *old, ("new", fresh.port, {})))
+        assert (await clients[2].message())[1] == b"/2"
+        for gate in gates.gates.values():
+            gate.set()
+        assert [status(await client.message()) for client in clients[:2]] == [200] * 2
+        await f.settled()
+        await fresh.close()
