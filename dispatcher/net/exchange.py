@@ -186,7 +186,7 @@ class Exchange:
         return self._forwarder.router.route(job, now, failed, sent=self._client.upload_complete)
 
     async def _admit(self) -> Ticket:
-        """A ticket, at once if nobody waits and a pool has room, else in turn. A retry does not wait again."""
+        """A ticket, at once if nobody waits and a pool has room, else in turn."""
         queue = self._forwarder.queue
         if queue.empty:
             with contextlib.suppress(PoolsFull):
