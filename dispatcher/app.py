@@ -71,7 +71,7 @@ def serve(
 
 
 async def _serve(config: Config, again: Callable[[], Config]) -> None:
-    await Service(config).run_until_signal(again)
+    await Service(config, again).run_until_signal()
 
 
 @app.command(epilog="Example: lased-dispatcher check --config dispatcher.toml")

@@ -10,43 +10,60 @@ import difflib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
+from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from dispatcher.core.types import PoolSpec
 from dispatcher.errors import ConfigError
-from dispatcher.net.settings import Health, Limits, Settings, Timeouts, Waiting
+from dispatcher.net.addresses import UNIX, Address, parse_address
+from dispatcher.net.settings import Cause, Health, Limits, Retry, Settings, Timeouts, Waiting
 from dispatcher.registry import nearest
 
 STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
 LARGEST = 1e12
 ENV = "LASED_"
+AT_LEAST_ONE = {"rise", "fall", "window", "attempts"}
+AT_MOST_ONE = {"floor", "error_ratio"}
+PATH = r"^(/[!-~]*)?$"
 
 
 def _section(settings: type) -> type[BaseModel]:
-    """A model of a dataclass of numbers: same names, same defaults, none negative."""
+    """A model of a dataclass: same names, same defaults, no number negative."""
     hints = get_type_hints(settings)
-    keys: dict[str, Any] = {f.name: (hints[f.name], Field(f.default, ge=0, le=LARGEST)) for f in fields(settings)}
+    keys: dict[str, Any] = {}
+    for f in fields(settings):
+        if hints[f.name] is str:
+            keys[f.name] = (str, Field(f.default, pattern=PATH))
+        elif hints[f.name] in (int, float):
+            low, high = int(f.name in AT_LEAST_ONE), 1 if f.name in AT_MOST_ONE else LARGEST
+            keys[f.name] = (hints[f.name], Field(f.default, ge=low, le=high))
+        else:
+            keys[f.name] = (list[Cause], Field(list(Retry().on)))
     return create_model(settings.__name__, __config__=STRICT, **keys)
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """ "HOST:PORT" taken apart; an IPv6 host stands in brackets. Raises ValueError.
-
-    >>> parse_address("[::1]:8080")
-    ('::1', 8080)
-    """
-    host, colon, port = text.rpartition(":")
-    if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
-        raise ValueError(f"must be HOST:PORT, as in 127.0.0.1:8080, not {text!r}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+def _host_and_port(url: str) -> Address:
+    parts = urlsplit(url)
+    return Address(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
 
 
 class PoolConfig(BaseModel):
-    """One `[[pools]]` entry."""
+    """One `[[pools]]` entry. drained: it is given no new request. health_path: in the place of `health.path`.
+    ca, verify, server_name: of an https pool: the authorities that are trusted (a PEM file; empty for the system's),
+    whether its certificate is checked at all, and the name expected in it."""
 
     model_config = STRICT
 
@@ -56,20 +73,34 @@ class PoolConfig(BaseModel):
     guess: Annotated[float, Field(gt=0, le=1e9)] = 1.0
     true_rate: Annotated[float, Field(gt=0, le=1e9)] | None = None
     max_in_flight: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    drained: bool = False
+    health_path: Annotated[str, Field(pattern=PATH)] = ""
+    ca: str = ""
+    verify: bool = True
+    server_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]*$")] = ""
 
     @field_validator("url")
     @classmethod
-    def _plain_http(cls, url: str) -> str:
+    def _without_a_path(cls, url: str) -> str:
+        if url.startswith(UNIX):
+            parse_address(url)
+            return url
         parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/") or parts.query or parts.username:
-            raise ValueError(f"must be http://HOST:PORT without a path, not {url!r}")
+        bare = parts.path in ("", "/") and not parts.query and not parts.fragment and parts.username is None
+        if parts.scheme not in ("http", "https") or not parts.hostname or not bare:
+            raise ValueError(
+                f"must be http://HOST:PORT or https://HOST:PORT without a path, or unix:/PATH, not {url!r}"
+            )
         _ = parts.port  # raises ValueError out of range
         return url
 
     @property
-    def address(self) -> tuple[str, int]:
-        parts = urlsplit(self.url)
-        return parts.hostname or "", parts.port or 80
+    def address(self) -> Address:
+        return parse_address(self.url) if self.url.startswith(UNIX) else _host_and_port(self.url)
+
+    @property
+    def secure(self) -> bool:
+        return self.url.startswith("https:")
 
     @property
     def spec(self) -> PoolSpec:
@@ -85,9 +116,38 @@ class PolicyConfig(BaseModel):
     options: dict[str, bool | int | float | str] = Field(default_factory=dict)
 
 
+class TlsConfig(BaseModel):
+    """The `[tls]` section: PEM files with which clients are served https; empty for http. key: if in another file."""
+
+    model_config = STRICT
+
+    certificate: str = ""
+    key: str = ""
+
+
+class AccessLogConfig(BaseModel):
+    """The `[access_log]` section: a line a request. path: a file, "-" for stdout, empty for none."""
+
+    model_config = STRICT
+
+    path: str = ""
+    format: Literal["json", "combined"] = "json"
+
+
+class TracingConfig(BaseModel):
+    """The `[tracing]` section: spans for OpenTelemetry (OTLP over HTTP). endpoint: the collector's URL, or empty."""
+
+    model_config = STRICT
+
+    endpoint: Annotated[str, Field(pattern=r"^(https?://\S+)?$")] = ""
+    service: Annotated[str, Field(min_length=1, max_length=100)] = "lased-dispatcher"
+
+
 class Config(BaseModel):
     """The whole file. rows: a file for one JSON line a decision, empty for none. state_file: where what is learned
-    outlives the process, empty for nowhere. seed: of the policy's dice."""
+    outlives the process, empty for nowhere. seed: of the policy's dice. shadow: policies on trial. trusted_proxies:
+    networks whose word on a request's origin is believed. reuse_port: share the port with another process.
+    admin_token: what callers of the admin side must bear, empty for nothing."""
 
     model_config = STRICT
 
@@ -96,18 +156,48 @@ class Config(BaseModel):
     seed: int = 1
     rows: str = ""
     state_file: str = ""
+    shadow: list[str] = Field(default_factory=list)
+    trusted_proxies: list[str] = Field(default_factory=list)
+    reuse_port: bool = False
+    admin_token: Annotated[SecretStr, Field(strict=False)] = SecretStr("")
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     pools: Annotated[list[PoolConfig], Field(min_length=1)]
     limits: _section(Limits) = Field(default_factory=_section(Limits))  # type: ignore[valid-type]
     timeouts: _section(Timeouts) = Field(default_factory=_section(Timeouts))  # type: ignore[valid-type]
     health: _section(Health) = Field(default_factory=_section(Health))  # type: ignore[valid-type]
     queue: _section(Waiting) = Field(default_factory=_section(Waiting))  # type: ignore[valid-type]
+    retry: _section(Retry) = Field(default_factory=_section(Retry))  # type: ignore[valid-type]
+    tls: TlsConfig = Field(default_factory=TlsConfig)
+    access_log: AccessLogConfig = Field(default_factory=AccessLogConfig)
+    tracing: TracingConfig = Field(default_factory=TracingConfig)
 
     @field_validator("listen", "admin")
     @classmethod
     def _address(cls, text: str) -> str:
         parse_address(text)
         return text
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, texts: list[str]) -> list[str]:
+        for text in texts:
+            ip_network(text)  # raises ValueError, which says what is wrong with it
+        return texts
+
+    @field_validator("admin_token")
+    @classmethod
+    def _strong(cls, token: SecretStr) -> SecretStr:
+        text = token.get_secret_value()
+        if text and not (len(text) >= 16 and text.isascii() and text.isprintable() and " " not in text):
+            raise ValueError("must be 16 or more printable characters without blanks; `openssl rand -hex 32` makes one")
+        return token
+
+    @field_validator("shadow")
+    @classmethod
+    def _once_each(cls, names: list[str]) -> list[str]:
+        if len(set(names)) < len(names):
+            raise ValueError("a policy stands there twice")
+        return names
 
     @field_validator("pools")
     @classmethod
@@ -120,9 +210,14 @@ class Config(BaseModel):
 
     @model_validator(mode="after")
     def _two_ports(self) -> Config:
-        if self.listen == self.admin and parse_address(self.listen)[1]:
-            raise ValueError(f"listen and admin are both {self.listen}; each needs a port of its own")
+        address = parse_address(self.listen)
+        if self.listen == self.admin and (address.port or address.path):
+            raise ValueError(f"listen and admin are both {self.listen}; each needs an address of its own")
         return self
+
+    @property
+    def token(self) -> str:
+        return self.admin_token.get_secret_value()
 
     @property
     def settings(self) -> Settings:
@@ -132,6 +227,8 @@ class Config(BaseModel):
             timeouts=Timeouts(**self.timeouts.model_dump()),
             health=Health(**self.health.model_dump()),
             queue=Waiting(**self.queue.model_dump()),
+            retry=Retry(**self.retry.model_dump() | {"on": tuple(self.retry.on)}),
+            trusted=tuple(ip_network(text) for text in self.trusted_proxies),
         )
 
 

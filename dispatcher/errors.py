@@ -116,6 +116,21 @@ class UpstreamProtocolError(RequestError):
     public = "the pool gave no proper answer"
 
 
+class UpstreamClosed(UpstreamProtocolError):
+    """The pool closed a fresh connection without a byte of an answer."""
+
+    reason = "reset"
+
+
+class UpstreamRefused(RequestError):
+    """The pool gave an answer of a kind that is tried again."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the pool answered {status}")
+        self.status = status
+        self.reason = str(status)
+
+
 class UpstreamTimeout(RequestError):
     """The pool did not answer, or did not go on, in time."""
 

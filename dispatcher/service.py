@@ -4,59 +4,76 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from prometheus_client import CollectorRegistry, Gauge, Histogram
+from pydantic import ValidationError
 
-from dispatcher import __version__, registry, state
-from dispatcher.config import Config, PoolConfig, parse_address
-from dispatcher.core.interfaces import Learner, Recorder, Remembering
+from dispatcher import __version__, state
+from dispatcher.config import Config, PoolConfig, describe
+from dispatcher.core.interfaces import Recorder, Remembered, Remembering
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.router import Router
 from dispatcher.core.streams import stream
-from dispatcher.core.types import Added
-from dispatcher.errors import ConfigError, StartError
+from dispatcher.errors import ConfigError, DispatcherError, StartError
+from dispatcher.net.access_log import AccessLog
+from dispatcher.net.addresses import Address, inherited, parse_address
 from dispatcher.net.admin import EXPLAINED, Admin
 from dispatcher.net.clock import make_clock
 from dispatcher.net.exchange import Forwarder
-from dispatcher.net.health import PassiveHealth
+from dispatcher.net.health import PoolHealth
+from dispatcher.net.probes import Prober
 from dispatcher.net.queue import Queue
 from dispatcher.net.server import Server
+from dispatcher.net.settings import Settings
+from dispatcher.net.tls import load as load_certificate
 from dispatcher.net.upstream import Upstream
+from dispatcher.plan import Plan
 from dispatcher.recorders.jsonl import JsonLines
 from dispatcher.recorders.memory import Rows
 from dispatcher.recorders.prometheus import LearningCollector, PrometheusRecorder
+from dispatcher.recorders.shadow import Shadows
+
+if TYPE_CHECKING:
+    from dispatcher.spans import OpenTelemetry
 
 log = structlog.get_logger()
 
 LAG_EVERY = 0.25  # seconds between two looks at the event loop's lag
 FLUSH_EVERY = 0.5  # seconds between two writes of decision rows
 SAVE_EVERY = 10.0  # seconds between two writes of what was learned
+REMEMBERED = 1024  # pools whose estimates are kept while no policy learns
 LAGS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0)
 
 
 class Service:
-    """Everything that `serve` runs, made from a configuration inside a running loop. Raises ConfigError, StartError."""
+    """Everything that `serve` runs, made from a configuration inside a running loop. Raises ConfigError, StartError.
 
-    def __init__(self, config: Config) -> None:
+    again: reads the configuration once more, for a reload.
+    """
+
+    def __init__(self, config: Config, again: Callable[[], Config] | None = None) -> None:
         self.config = config
+        self._again = again or (lambda: self.config)
         self.clock = make_clock()
         self.registry = CollectorRegistry()
-        policy = registry.create(config.policy.name, stream(config.seed, "policy"), config.policy.options)
-        if not isinstance(policy, Learner):
-            raise ConfigError(
-                f"policy {config.policy.name!r} tells no episode, rate and estimates; derive it from BasePolicy"
-            )
-        self._recall(policy)
-        self.meter = RegretMeter(policy)
-        self.rows = Rows(policy, self.meter, keep=EXPLAINED)
-        self.recorder = PrometheusRecorder(self.registry, policy, self._notify)
-        recorders: list[Recorder] = [self.meter, self.rows, self.recorder]
+        plan = Plan(config)
+        if config.state_file and not isinstance(plan.policy, Remembering):
+            raise ConfigError(f"state_file: policy {config.policy.name!r} learns nothing that could be kept")
+        self._known: Remembered = self._recall()
+        if isinstance(plan.policy, Remembering):
+            plan.policy.recall(self._known)
+        self.meter = RegretMeter(plan.policy)
+        self.rows = Rows(plan.policy, self.meter, keep=EXPLAINED)
+        self.recorder = PrometheusRecorder(self.registry, plan.policy, self._notify)
+        self.shadows = Shadows()
+        recorders: list[Recorder] = [self.meter, self.rows, self.recorder, self.shadows]
         self.lines: JsonLines | None = None
         if config.rows:
             try:
@@ -66,93 +83,199 @@ class Service:
             recorders.append(self.lines)
         settings = config.settings
         queue = Queue(settings.queue.size, settings.queue.timeout)
-        self.router = Router(policy, [*recorders, queue], infer=True)
-        self.health = health = PassiveHealth(self.router, settings.health, self.recorder, self.clock)
+        self.router = Router(plan.policy, [*recorders, queue], infer=True)
+        self.shadows.replace(plan.shadows, self.router.fleet)
+        self.health = health = PoolHealth(self.router, settings.health, self.recorder, self.clock)
         self.upstreams: dict[str, Upstream] = {}
+        self._paths: dict[str, str] = {}
         for pool in config.pools:
-            self._join(pool)
+            self._join(pool, plan, settings)
+        self.prober = Prober(health, self.upstreams, self._paths, stream(secrets.randbits(32), "probes"))
         name = f"{secrets.token_hex(4)}.lased-dispatcher".encode()  # two in a row must not look like a loop
-        forwarder = Forwarder(self.router, self.upstreams, health, self.recorder, self.clock, name, queue)
-        self.server = Server(forwarder, settings)
-        collector = LearningCollector(policy, self.router.fleet, lambda: health.specs, self.meter, self.clock)
-        self.registry.register(collector)
-        about = {"version": __version__, "policy": {"name": config.policy.name, "options": config.policy.options}}
-        self.admin = Admin(self.server, self.meter, self.rows, self.registry, collector, self.clock, about)
-        self._lag = self._tell_about_itself(getattr(policy, "ties", "none"))
-
-    def _tell_about_itself(self, ties: str) -> Histogram:
-        def one(name: str, text: str, **labels: str) -> Gauge:
-            gauge = Gauge(name, text, list(labels), registry=self.registry)
-            (gauge.labels(**labels) if labels else gauge).set(1)
-            return gauge
-
-        one("lased_build_info", "1, with the version.", version=__version__)
-        one("lased_policy_info", "1, with the policy in force.", policy=self.config.policy.name, ties=ties)
-        self._reloaded = one(
-            "lased_config_last_reload_success", "1 if the configuration in force is the last one given."
+        forwarder = Forwarder(self.router, self.upstreams, health, self.recorder, self.clock, settings, queue, name)
+        self.access_log = (
+            AccessLog(config.access_log.path, config.access_log.format) if config.access_log.path else None
         )
+        forwarder.log = self.access_log
+        self._spans = self._tracing()
+        forwarder.spans = self._spans
+        self.server = Server(forwarder, plan.server_tls)
+        collector = LearningCollector(
+            lambda: self.router.policy,
+            self.router.fleet,
+            lambda: health.specs,
+            self.meter,
+            self.clock,
+            self.shadows.all,
+        )
+        self.registry.register(collector)
+        self.admin = Admin(self.server, self.meter, self.rows, self.registry, collector, self.clock, self, config.token)
+        self._lag = self._tell_about_itself()
+
+    def _tell_about_itself(self) -> Histogram:
+        build = Gauge("lased_build_info", "1, with the version.", ["version"], registry=self.registry)
+        build.labels(__version__).set(1)
+        self._policy_info = Gauge("lased_policy_info", "1, with the policy in force.", ["policy", "ties"],
+                                  registry=self.registry)  # fmt: skip
+        self._tell_policy()
+        self._reloaded = Gauge(
+            "lased_config_last_reload_success",
+            "1 if the configuration in force is the last one given.",
+            registry=self.registry,
+        )
+        self._reloaded.set(1)
         return Histogram("lased_event_loop_lag_seconds", "How late the event loop calls back.", buckets=LAGS,
                          registry=self.registry)  # fmt: skip
 
-    def _join(self, pool: PoolConfig) -> None:
-        self.router.apply(Added(pool.spec), self.clock())
-        self.health.watch(pool.spec)
-        self.upstreams[pool.name] = Upstream(pool.name, *pool.address, self.config.settings.timeouts)
+    def _tell_policy(self) -> None:
+        self._policy_info.clear()
+        self._policy_info.labels(self.config.policy.name, getattr(self.router.policy, "ties", "none")).set(1)
+
+    def _tracing(self) -> OpenTelemetry | None:
+        if not self.config.tracing.endpoint:
+            return None
+        try:
+            from dispatcher.spans import OpenTelemetry
+        except ImportError as error:
+            raise ConfigError("tracing: needs the extra otel: pip install lased-dispatcher[otel]") from error
+        return OpenTelemetry(self.config.tracing.endpoint, self.config.tracing.service)
+
+    # -- the configuration in force, and another one in its place
+
+    def _join(self, pool: PoolConfig, plan: Plan, settings: Settings) -> None:
+        self.health.watch(pool.spec, pool.drained)
+        self._paths[pool.name] = pool.health_path
+        self._connect(pool, plan, settings)
+
+    def _connect(self, pool: PoolConfig, plan: Plan, settings: Settings) -> None:
+        def failed(reason: str) -> None:
+            log.warning("name_not_resolved", pool=pool.name, reason=reason)
+
+        self.upstreams[pool.name] = Upstream(pool.name, plan.targets[pool.name], settings.timeouts, failed)
 
     def take_over(self, config: Config) -> None:
-        """Go on with the pools of another configuration. Known by name, they keep their counts and what was learned;
-        requests on one that goes are served to their end. Raises ConfigError, with nothing changed."""
-        was, given = self.config.model_dump(exclude={"pools"}), config.model_dump(exclude={"pools"})
-        other = [key for key in given if given[key] != was[key]]
-        if other:
-            raise ConfigError(f"{', '.join(other)}: a reload changes the pools only; restart for the rest")
-        trial = Router(registry.create(config.policy.name, stream(config.seed, "policy"), config.policy.options))
-        for pool in config.pools:
-            trial.apply(Added(pool.spec), 0.0)
+        """Go on with another configuration: pools, policy, limits. No request is lost and no count reset; pools are
+        known by name. Raises ConfigError, with nothing changed."""
+        plan = Plan(config, self.config)
+        policy_changes = config.policy != self.config.policy
+        if policy_changes and isinstance(plan.policy, Remembering):
+            self._remember()
+            plan.policy.recall(self._known)
+        if policy_changes:
+            self.router.switch(plan.policy, self.clock())
         before = {pool.name: pool for pool in self.config.pools}
+        shadows_change = config.shadow != self.config.shadow
         self.config = config
+        settings = config.settings
+        forwarder = self.server.forwarder
+        forwarder.settings = settings
+        forwarder.budget.settings = settings.retry
+        forwarder.queue.size, forwarder.queue.timeout = settings.queue.size, settings.queue.timeout
+        self.health.settings = settings.health
+        if plan.server_tls is not None and self.server.tls is not None:
+            load_certificate(self.server.tls, config.tls.certificate, config.tls.key)
         for pool in config.pools:
             old = before.pop(pool.name, None)
             if old is None:
-                self._join(pool)
+                self._join(pool, plan, settings)
                 continue
-            if pool.address != old.address:
+            self._paths[pool.name] = pool.health_path
+            self.upstreams[pool.name].timeouts = settings.timeouts
+            if pool.secure or pool.url != old.url:  # what a certificate file holds may have changed
                 self.upstreams[pool.name].retire()
-                self.upstreams[pool.name] = Upstream(pool.name, *pool.address, config.settings.timeouts)
-            self.health.change(pool.spec)
+                self._connect(pool, plan, settings)
+            self.health.change(pool.spec, pool.drained)
         for name in before:
             self.health.forget(name)
+            self._paths.pop(name)
             self.upstreams.pop(name).retire()
+        if shadows_change:
+            self.shadows.replace(plan.shadows, self.router.fleet)
+        if policy_changes:
+            self._tell_policy()
+        self.prober.follow()
 
-    def _reload(self, again: Callable[[], Config]) -> None:
+    def reload(self) -> None:
+        """Read the configuration again and take it over. Raises ConfigError, StartError, with nothing changed."""
         try:
-            self.take_over(again())
-        except ConfigError as error:
+            self.take_over(self._again())
+            if self.access_log is not None:
+                self.access_log.reopen()
+        except DispatcherError as error:
             log.error("reload_refused", reason=str(error))
             self._reloaded.set(0)
-        else:
-            log.info("reloaded", pools=[pool.name for pool in self.config.pools])
-            self._reloaded.set(1)
+            raise
+        log.info("reloaded", policy=self.config.policy.name, pools=[pool.name for pool in self.config.pools])
+        self._reloaded.set(1)
 
-    def _recall(self, policy: Learner) -> None:
-        """Begin with what an earlier life has learned, if it left something that can be believed."""
+    def _reload(self) -> None:
+        with contextlib.suppress(DispatcherError):  # told already; what was goes on
+            self.reload()
+
+    def _amend(self, **changes: Any) -> None:
+        """Take over the configuration in force with these keys changed, until the next reload. Raises ConfigError."""
+        try:
+            config = Config.model_validate(self.config.model_dump() | changes)
+        except ValidationError as error:
+            raise ConfigError(describe(error)) from error
+        self.take_over(config)
+        log.info("amended", changed=sorted(changes))
+
+    # -- net.control.Control
+
+    def about(self) -> dict[str, Any]:
+        policy = self.config.policy
+        return {
+            "version": __version__,
+            "policy": {"name": policy.name, "options": policy.options},
+            "shadow": [
+                {"policy": each.name, "decisions": each.decisions.total(), "disagreements": each.disagreements,
+                 "regret": each.meter.total if each.meter.known else None, "errors": each.faults}
+                for each in self.shadows.all()
+            ],
+        }  # fmt: skip
+
+    def pools(self) -> list[dict[str, Any]]:
+        return [pool.model_dump() for pool in self.config.pools]
+
+    def add_pool(self, entry: dict[str, Any]) -> None:
+        self._amend(pools=[*self.pools(), entry])
+
+    def remove_pool(self, name: str) -> None:
+        self._amend(pools=[pool for pool in self.pools() if pool["name"] != name])
+
+    def drain_pool(self, name: str, drained: bool) -> None:
+        self._amend(pools=[pool | {"drained": drained} if pool["name"] == name else pool for pool in self.pools()])
+
+    def set_policy(self, entry: dict[str, Any]) -> None:
+        self._amend(policy=entry)
+
+    # -- what was learned
+
+    def _recall(self) -> Remembered:
+        """What an earlier life has learned, if it left something that can be believed."""
         if not self.config.state_file:
-            return
-        if not isinstance(policy, Remembering):
-            raise ConfigError(f"state_file: policy {self.config.policy.name!r} learns nothing that could be kept")
+            return {}
         try:
             known = state.load(Path(self.config.state_file))
         except ConfigError as error:
             log.warning("state_ignored", reason=str(error))
-            return
-        policy.recall(known)
+            return {}
         log.info("state_restored", pools=sorted(known))
+        return known
+
+    def _remember(self) -> None:
+        policy = self.router.policy
+        if isinstance(policy, Remembering):
+            self._known = self._known | policy.remember()
+            for name in list(self._known)[:-REMEMBERED]:
+                del self._known[name]
 
     def _save_state(self) -> None:
-        policy = self.router.policy
-        if self.config.state_file and isinstance(policy, Remembering):
+        if self.config.state_file:
+            self._remember()
             try:
-                state.save(Path(self.config.state_file), policy.remember())
+                state.save(Path(self.config.state_file), self._known)
             except OSError as error:
                 log.error("state_not_saved", path=self.config.state_file, error=error.strerror)
 
@@ -166,38 +289,43 @@ class Service:
         getattr(log, level)(event, **details)
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[tuple[tuple[str, int], tuple[str, int]]]:
+    async def running(self) -> AsyncIterator[tuple[Address, Address]]:
         """Listen inside this block; yields the bound addresses, service and admin. Leaving it cuts what is open."""
         jobs: list[asyncio.Task[None]] = []
+        given = inherited(os.environ)
+        share = self.config.reuse_port
         try:
-            admin = await self.admin.listen(*parse_address(self.config.admin))
-            service = await self.server.listen(*parse_address(self.config.listen))
-            jobs = [asyncio.create_task(job()) for job in (self._watch_lag, self._write_rows, self._keep_state)]
+            admin = await self.admin.listen(parse_address(self.config.admin), share, given.get("admin"))
+            service = await self.server.listen(parse_address(self.config.listen), share, given.get("listen"))
+            jobs = [asyncio.create_task(job()) for job in (self._watch_lag, self._write_files, self._keep_state)]
+            self.prober.follow()
             yield service, admin
         finally:
             for job in jobs:
                 job.cancel()
             await asyncio.gather(*jobs, return_exceptions=True)
+            await self.prober.close()
             await self.server.cut()
             await self.admin.close()
             self._save_state()
-            if self.lines is not None:
+            for key, file in self._files:
                 try:
-                    self.lines.close()
+                    file.close()
                 except OSError as error:
-                    log.error("rows_not_written", path=self.config.rows, error=error.strerror)
+                    log.error("not_written", key=key, error=error.strerror)
+            if self._spans is not None:
+                await asyncio.to_thread(self._spans.close)
 
-    async def run_until_signal(self, again: Callable[[], Config]) -> None:
-        """Serve until SIGINT or SIGTERM, then drain; a second signal ends it at once. SIGHUP reads the configuration
-        `again`."""
+    async def run_until_signal(self) -> None:
+        """Serve until SIGINT or SIGTERM, then drain; a second signal ends it at once. SIGHUP reloads."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, self._reload, again)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
         signals: asyncio.Queue[str] = asyncio.Queue()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, signals.put_nowait, number.name)
-        async with self.running() as ((host, port), (admin_host, admin_port)):
-            print(f"listening on {host}:{port}", flush=True)  # noqa: T201 - the command's result
-            print(f"admin on {admin_host}:{admin_port}", flush=True)  # noqa: T201
+        async with self.running() as (service, admin):
+            print(f"listening on {service}", flush=True)  # noqa: T201 - the command's result
+            print(f"admin on {admin}", flush=True)  # noqa: T201
             log.info("started", policy=self.config.policy.name, pools=[pool.name for pool in self.config.pools])
             log.info("draining", signal=await signals.get(), deadline=self.config.settings.timeouts.drain)
             drained = asyncio.create_task(self.server.drain())
@@ -213,10 +341,17 @@ class Service:
             await asyncio.sleep(LAG_EVERY)
             self._lag.observe(max(0.0, self.clock() - before - LAG_EVERY))
 
-    async def _write_rows(self) -> None:
-        while self.lines is not None:
+    @property
+    def _files(self) -> list[tuple[str, JsonLines | AccessLog]]:
+        """What is written now and then, by the key that asks for it."""
+        both = (("rows", self.lines), ("access_log.path", self.access_log))
+        return [(key, file) for key, file in both if file is not None]
+
+    async def _write_files(self) -> None:
+        while self._files:
             await asyncio.sleep(FLUSH_EVERY)
-            try:
-                self.lines.flush()
-            except OSError as error:
-                log.error("rows_not_written", path=self.config.rows, error=error.strerror)
+            for key, file in self._files:
+                try:
+                    file.flush()
+                except OSError as error:
+                    log.error("not_written", key=key, error=error.strerror)

@@ -8,4 +8,4 @@ LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
 def pytest_asyncio_loop_factories(config, item):
-    return LOOPS if "tests/net/" in item.nodeid else {"asyncio": asyncio.new_event_loop}
+    return LOOPS if item.nodeid.startswith(("tests/net/", "tests/proxy/")) else {"asyncio": asyncio.new_event_loop}

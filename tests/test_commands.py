@@ -116,7 +116,8 @@ def test_a_busy_port_is_named(busy_port):
         last = done.stderr.splitlines()[-1]
         key = arguments[0].removeprefix("--")
         assert (
-            last == f"error: {key}: 127.0.0.1:{busy_port} is in use by another program; stop it or choose another port"
+            last == f"error: {key}: 127.0.0.1:{busy_port} is in use by another program; "
+            "stop it or choose another address"
         )
     done = run("workers", "--listen", f"127.0.0.1:{busy_port}", "--rate", "5")
     assert (done.returncode, done.stderr) == (

@@ -6,6 +6,7 @@ import pytest
 
 from dispatcher.config import load
 from dispatcher.errors import ConfigError
+from dispatcher.net.addresses import Address
 
 GOOD = """
 listen = "127.0.0.1:8080"
@@ -37,7 +38,7 @@ def write(tmp_path, text):
 def test_the_contracts_example(tmp_path):
     config = load(write(tmp_path, GOOD), {}, {})
     assert [pool.spec.guess for pool in config.pools] == [5.0, 0.1]
-    assert config.pools[1].address == ("127.0.0.1", 9002)
+    assert config.pools[1].address == Address("127.0.0.1", 9002)
     assert config.policy.options == {"n0": 7, "c": 3.0, "alpha": 1.0}
     assert config.settings.limits.head_bytes == 16384
     assert config.settings.timeouts.answer == 60.0
@@ -56,12 +57,12 @@ def test_the_shipped_example_is_good():
         ("lisen = 'x'\n" + POOL, "lisen: unknown key (did you mean 'listen'?)"),
         ("[timeouts]\nanswr = 3\n" + POOL, "timeouts.answr: unknown key (did you mean 'answer'?)"),
         ("[limits]\nheaders = -1\n" + POOL, "limits.headers: input should be greater than or equal to 0, not -1"),
-        ("listen = 'localhost'\n" + POOL, "listen: must be HOST:PORT, as in 127.0.0.1:8080, not 'localhost'"),
+        ("listen = 'localhost'\n" + POOL, "listen: must be HOST:PORT, as in 127.0.0.1:8080, or unix:/PATH"),
         ("listen = 'localhost:99999'\n" + POOL, "listen: must be HOST:PORT"),
         (POOL + POOL, "pools: two pools are named 'a'; names must differ"),
         ('[[pools]]\nname = "a"', "pools.0.url: is missing"),
-        ('[[pools]]\nname = "a"\nurl = "https://x:1"', "pools.0.url: must be http://HOST:PORT without a path"),
-        ('[[pools]]\nname = "a"\nurl = "http://x:1/y"', "pools.0.url: must be http://HOST:PORT without a path"),
+        ('[[pools]]\nname = "a"\nurl = "gopher://x:1"', "pools.0.url: must be http://HOST:PORT or https://HOST:PORT"),
+        ('[[pools]]\nname = "a"\nurl = "http://x:1/y"', "pools.0.url: must be http://HOST:PORT or https://HOST:PORT"),
         ('[[pools]]\nname = "a"\nurl = "http://x:99999"', "pools.0.url: "),
         ('[[pools]]\nname = "a b"\nurl = "http://x:1"', "pools.0.name: string should match pattern"),
         (POOL + 'servers = "2"', "pools.0.servers: input should be a valid integer, not '2'"),

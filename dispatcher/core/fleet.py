@@ -6,6 +6,7 @@ before that, the same object is opened again: its requests are still there, and 
 
 from __future__ import annotations
 
+from dispatcher.core.ramp import Ramp
 from dispatcher.core.types import PoolSpec
 from dispatcher.errors import ConfigError, InternalError
 
@@ -15,13 +16,14 @@ REMEMBERED = 1024  # names whose place in the order is kept
 class Pool:
     """One destination and q_i, the requests sent to it and not finished."""
 
-    __slots__ = ("id", "in_flight", "servers", "spec")
+    __slots__ = ("id", "in_flight", "ramp", "servers", "spec")
 
     def __init__(self, spec: PoolSpec) -> None:
         self.spec = spec
         self.id = spec.id
         self.servers = spec.servers
         self.in_flight = 0
+        self.ramp: Ramp | None = None  # while it starts slowly
 
     @property
     def is_full(self) -> bool:
@@ -63,7 +65,7 @@ class Fleet:
         self._places: dict[str, int] = {}  # who came first stays first, also after an absence
         self.pools: tuple[Pool, ...] = ()
         self.in_flight = 0  # over the open pools
-        self.limited = False  # some pool has a limit
+        self.limited = False  # some pool has a limit, or starts slowly
 
     def __getitem__(self, pool: str) -> Pool:
         return self._open[pool]
@@ -88,15 +90,39 @@ class Fleet:
         found = self._open.get(pool) or self._draining.get(pool)
         return found.in_flight if found else 0
 
+    def has_other_than(self, pool: str) -> bool:
+        """Some open pool is not this one."""
+        return len(self.pools) > (pool in self._open)
+
     def without(self, excluded: frozenset[str]) -> View:
         return View(tuple(pool for pool in self.pools if pool.id not in excluded))
 
-    def add(self, spec: PoolSpec) -> None:
+    def with_room(self, excluded: frozenset[str], now: float) -> View:
+        """The pools that may get a request now: none that is full, one that starts slowly in its turn or in need."""
+        full, waiting = set(excluded), set()
+        for pool in self.pools:
+            if pool.is_full:
+                full.add(pool.id)
+            elif pool.ramp is not None and not pool.ramp.admits(now):
+                waiting.add(pool.id)
+        if any(pool.ramp is not None and pool.ramp.is_over(now) for pool in self.pools):
+            self._end_ramps(now)
+        view = self.without(frozenset(full | waiting))
+        return view if view.pools or not waiting else self.without(frozenset(full))
+
+    def _end_ramps(self, now: float) -> None:
+        for pool in self.pools:
+            if pool.ramp is not None and pool.ramp.is_over(now):
+                pool.ramp = None
+        self._changed()
+
+    def add(self, spec: PoolSpec, ramp: Ramp | None = None) -> None:
         if spec.id in self._open:
             raise ConfigError(f"pool {spec.id!r} is there already; names must differ")
         pool = self._draining.pop(spec.id, None) or Pool(spec)
         pool.spec = spec
         pool.servers = spec.servers
+        pool.ramp = ramp
         self._open[spec.id] = pool
         if len(self._places) > REMEMBERED:
             self._places = {name: place for name, place in self._places.items() if self.knows(name)}
@@ -129,4 +155,4 @@ class Fleet:
     def _changed(self) -> None:
         self.pools = tuple(sorted(self._open.values(), key=lambda pool: self._places[pool.id]))
         self.in_flight = sum(pool.in_flight for pool in self.pools)
-        self.limited = any(pool.spec.max_in_flight for pool in self.pools)
+        self.limited = any(pool.spec.max_in_flight or pool.ramp for pool in self.pools)

@@ -146,6 +146,10 @@ class Recorder(Protocol):
         """A pool came or went."""
         return
 
+    def switched(self, policy: Policy, now: float) -> None:
+        """Another policy decides from now on."""
+        return
+
     def faulted(self, error: Exception, now: float) -> None:
         """A policy raised `error` or named no open pool; the router went on without it."""
         return

@@ -88,6 +88,9 @@ class RegretMeter(Recorder):
         limit = overflow_threshold(k)
         return Cause.OVERFLOW if any(pool.in_flight > limit for pool in fleet.pools) else Cause.ESTIMATION
 
+    def switched(self, policy: Policy, now: float) -> None:
+        self._learner = policy if isinstance(policy, Learner) else None
+
     def changed(self, change: Change, now: float) -> None:
         if isinstance(change, Added):
             self._rates[change.spec.id] = change.spec.true_rate

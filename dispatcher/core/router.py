@@ -7,9 +7,11 @@ drives it (the live exchange or the simulator's event loop) owns the clock and p
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from dispatcher.core.fleet import Fleet, Pool, View
 from dispatcher.core.interfaces import Policy, Recorder
+from dispatcher.core.ramp import Ramp
 from dispatcher.core.service import ServiceClock
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, Ticket
 from dispatcher.errors import ConfigError, InternalError, NoPoolAvailable, PolicyError, PoolsFull
@@ -46,11 +48,9 @@ class Router:
         if not fleet.pools:
             raise NoPoolAvailable("no pool is open")
         if self.fleet.limited:
-            full = frozenset(pool.id for pool in fleet.pools if pool.is_full)
-            if full:
-                fleet = self.fleet.without(exclude | full)
-                if not fleet.pools:
-                    raise PoolsFull("every pool is full")
+            fleet = self.fleet.with_room(exclude, now)
+            if not fleet.pools:
+                raise PoolsFull("every pool is full")
         try:
             decision = self.policy.choose(job, fleet, now)
             pool = fleet[decision.pool]
@@ -63,8 +63,8 @@ class Router:
                 recorder.chosen(job, decision, fleet, now)
             except Exception as error:  # noqa: BLE001 - recorders ask the policy what it believes
                 self._fault("chosen", error, now)
+        ticket = Ticket(job, decision, now, pool, self.policy)
         self.fleet.open_one(pool)
-        ticket = Ticket(job, decision, now, pool)
         if sent:
             self.sent(ticket, now)
         return ticket
@@ -100,6 +100,8 @@ class Router:
             told = service_time is not None or not teaches
             inferred = self._clock(pool).departed(ticket, now, served, told)
             service_time = inferred if service_time is None else service_time
+        if ticket.by is not self.policy:  # what its own policy noted on it would mislead another
+            ticket.decision = replace(ticket.decision, memo=None)
         done = Completion(ticket, now, service_time if teaches else None, outcome)
         try:
             self.policy.learn(done, self.fleet)
@@ -115,7 +117,7 @@ class Router:
     def apply(self, change: Change, now: float) -> None:
         """A pool joins or leaves. Raises ConfigError where fleet or policy refuse one; the fleet is then as before."""
         if isinstance(change, Added):
-            self.fleet.add(change.spec)
+            self.fleet.add(change.spec, Ramp(now, change.slow_start) if change.slow_start else None)
         else:
             self.fleet.remove(change.pool)
         try:
@@ -128,6 +130,16 @@ class Router:
             self._fault("adapt", error, now)
         for recorder in self._recorders:
             recorder.changed(change, now)
+
+    def switch(self, policy: Policy, now: float) -> None:
+        """Go on with another policy: counts and tickets stay, the new one is told of the open pools.
+
+        Raises ConfigError where it refuses one; the old one then goes on."""
+        for pool in self.fleet.pools:
+            policy.adapt(Added(pool.spec), self.fleet)
+        self.policy = policy
+        for recorder in self._recorders:
+            recorder.switched(policy, now)
 
     def _clock(self, pool: Pool) -> ServiceClock:
         assert self._clocks is not None

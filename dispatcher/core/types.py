@@ -68,9 +68,10 @@ class PoolSpec:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A pool joins (or comes back to) the fleet."""
+    """A pool joins (or comes back to) the fleet. slow_start: seconds over which its share of the traffic grows."""
 
     spec: PoolSpec
+    slow_start: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +104,20 @@ class Decision:
 
 
 class Ticket:
-    """One request's claim on a pool: opened by `Router.route`, closed once by `Router.settle`."""
+    """One request's claim on a pool: opened by `Router.route`, closed once by `Router.settle`.
 
-    __slots__ = ("decision", "is_open", "job", "pool", "routed_at")
+    by: the policy that decided. found: how many requests were at the pool before it.
+    """
 
-    def __init__(self, job: Job, decision: Decision, routed_at: float, pool: Pool) -> None:
+    __slots__ = ("by", "decision", "found", "is_open", "job", "pool", "routed_at")
+
+    def __init__(self, job: Job, decision: Decision, routed_at: float, pool: Pool, by: object = None) -> None:
         self.job = job
         self.decision = decision
         self.routed_at = routed_at
         self.pool = pool  # the very instance that was counted up, so that it is the one counted down
+        self.by = by
+        self.found = pool.in_flight
         self.is_open = True
 
     def __repr__(self) -> str:

@@ -7,9 +7,9 @@ requests up for longer than the picture takes.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
@@ -17,8 +17,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from dispatcher.core.interfaces import Learner
 from dispatcher.core.regret import RegretMeter
-from dispatcher.errors import StartError
-from dispatcher.net.server import Server, cannot_listen
+from dispatcher.net.addresses import Address, bound, listen_on
+from dispatcher.net.control import LARGEST, Changes, Control, Guard, answer
+from dispatcher.net.server import Server
 from dispatcher.recorders.memory import Row, Rows
 from dispatcher.recorders.prometheus import LearningCollector
 
@@ -27,17 +28,16 @@ INDEX = """/metrics  for Prometheus
 /explain  the last decisions and why, JSON
 /healthz  alive
 /readyz   some pool is usable, and not draining
+/pools    GET: the pools; POST: add one; DELETE /pools/NAME; POST /pools/NAME/drain, /pools/NAME/undrain
+/policy   POST: another policy or other options, estimates carried over
+/reload   POST: read the configuration again
 """
+BACKLOG = 128
 EXPLAINED = 100  # decisions that /explain remembers
 
 
-def readable(value: Any) -> str:
-    """JSON for people too."""
-    return json.dumps(value, indent=1) + "\n"
-
-
 class Admin:
-    """Answers about a running service. about: fixed facts for /state (version, policy and its options)."""
+    """Answers about a running service, and hands changes to its `control`. token: that callers must bear."""
 
     def __init__(
         self,
@@ -47,7 +47,8 @@ class Admin:
         registry: CollectorRegistry,
         collector: LearningCollector,
         clock: Callable[[], float],
-        about: Mapping[str, Any],
+        control: Control,
+        token: str = "",
     ) -> None:
         self._server = server
         self._meter = meter
@@ -55,12 +56,18 @@ class Admin:
         self._registry = registry
         self._collector = collector
         self._clock = clock
-        self._about = about
+        self._control = control
+        self._token = token
         self._runner: web.AppRunner | None = None
 
-    async def listen(self, host: str, port: int) -> tuple[str, int]:
+    async def listen(
+        self, address: Address, reuse_port: bool = False, inherited: list[socket.socket] | None = None
+    ) -> Address:
         """Start; returns the bound address. Raises StartError."""
-        app = web.Application()
+        sockets = inherited or listen_on("admin", address, BACKLOG, reuse_port)
+        where = bound(sockets[0])
+        app = web.Application(client_max_size=LARGEST, middlewares=[Guard(self._token, where).admit])
+        app.add_routes(Changes(self._control).routes())
         app.add_routes(
             [
                 web.get("/", self.index),
@@ -73,13 +80,9 @@ class Admin:
         )
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
         await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, host, port).start()
-        except OSError as error:
-            await self.close()
-            raise StartError(cannot_listen("admin", host, port, error)) from error
-        address = self._runner.addresses[0]
-        return address[0], address[1]
+        for listening in sockets:
+            await web.SockSite(self._runner, listening).start()
+        return where
 
     async def close(self) -> None:
         if self._runner is not None:
@@ -110,14 +113,14 @@ class Admin:
         policy = self._server.router.policy
         learner = policy if isinstance(policy, Learner) else None
         state: dict[str, Any] = {
-            **self._about,
+            **self._control.about(),
             "decisions": self._rows.count,
             "draining": self._server.draining,
             "regret": {"total": self._meter.total, **self._meter.by_cause} if self._meter.known else None,
             "episode": self._episode(learner) if learner else None,
             "pools": self._pools(learner),
         }
-        return web.json_response(state, dumps=readable)
+        return answer(state)
 
     def _episode(self, learner: Learner) -> dict[str, Any]:
         episode = learner.episode
@@ -139,6 +142,8 @@ class Admin:
                 "servers": spec.servers,
                 "in_flight": router.fleet.count(spec.id),
                 "up": health.is_up(spec.id),
+                "verdict": health.verdict(spec.id),
+                "routed_to": health.is_in(spec.id),
                 "guess": spec.guess,
                 "true_rate": spec.true_rate,
             }
@@ -155,9 +160,7 @@ class Admin:
 
     async def explain(self, request: web.Request) -> web.Response:
         """The last decisions, newest first."""
-        return web.json_response(
-            {"decisions": [self._explained(row) for row in reversed(self._rows.rows)]}, dumps=readable
-        )
+        return answer({"decisions": [self._explained(row) for row in reversed(self._rows.rows)]})
 
     def _explained(self, row: Row) -> dict[str, Any]:
         pools = [

@@ -20,6 +20,11 @@ def make_clock() -> Callable[[], float]:
     return lambda: time.monotonic() + origin
 
 
+def wall() -> float:
+    """Seconds since 1970, for people who read logs; for nothing that is measured."""
+    return time.time()
+
+
 class Timer:
     """A deadline that is moved at every turn and hardly ever reached.
 

@@ -15,7 +15,8 @@ from typing import Protocol
 
 from dispatcher.core.router import NOTHING, Router
 from dispatcher.core.types import Job, Outcome, Ticket
-from dispatcher.errors import BadRequest, OutOfResources, PoolsFull, RequestError, UpstreamStale, UpstreamUnreachable
+from dispatcher.errors import BadRequest, OutOfResources, PoolsFull, RequestError, UpstreamRefused, UpstreamStale
+from dispatcher.net.backend import SWITCHING, PoolConnection
 from dispatcher.net.events import Events
 from dispatcher.net.framing import Body
 from dispatcher.net.heads import (
@@ -28,11 +29,13 @@ from dispatcher.net.heads import (
     own_answer,
     service_time,
 )
-from dispatcher.net.health import PassiveHealth
-from dispatcher.net.queue import Queue
-from dispatcher.net.upstream import PoolConnection, Upstream
+from dispatcher.net.health import PoolHealth
+from dispatcher.net.peer import Peer
+from dispatcher.net.queue import Place, Queue
+from dispatcher.net.retries import Budget, cause
+from dispatcher.net.settings import Settings
+from dispatcher.net.upstream import Upstream
 
-CONNECT_TRIES = 3  # pools that a request is offered to while none of them has accepted a connection
 CLIENT_LEFT = 499
 
 
@@ -40,7 +43,7 @@ class Client(Protocol):
     """The client's side of an exchange."""
 
     @property
-    def address(self) -> bytes: ...
+    def peer(self) -> Peer: ...
     @property
     def upload_complete(self) -> bool:
         """The whole request is here."""
@@ -48,13 +51,46 @@ class Client(Protocol):
 
     def write(self, data: bytes) -> None: ...
     def attach_upload(self, connection: PoolConnection | None) -> None:
-        """Send the body, what is here of it and what comes, to this connection."""
+        """Send the body, from its beginning and what comes of it, to this connection."""
+        ...
+
+    @property
+    def replayable(self) -> bool:
+        """The body, as far as it has gone on, is kept and can be sent again."""
+        ...
+
+    def join(self, connection: PoolConnection, rest: bytes, over: Callable[[], None]) -> None:
+        """Become a tunnel to this connection, which has sent `rest` already."""
         ...
 
     def hold_reading(self, hold: bool) -> None: ...
     def break_off(self) -> None:
         """End the connection inside an answer, so that the client sees it broken."""
         ...
+
+
+class Log(Protocol):
+    """Told of every request that is over, and of what was no request."""
+
+    def over(self, exchange: Exchange) -> None: ...
+    def refused(self, peer: Peer, error: RequestError) -> None: ...
+
+
+class Span(Protocol):
+    """A request as a tracing system sees it."""
+
+    @property
+    def traceparent(self) -> bytes:
+        """What the pool is told, as in W3C Trace Context."""
+        ...
+
+    def end(self, exchange: Exchange) -> None: ...
+
+
+class Spans(Protocol):
+    """Makes spans."""
+
+    def begin(self, request: Request) -> Span: ...
 
 
 class Forwarder:
@@ -64,13 +100,18 @@ class Forwarder:
         self,
         router: Router,
         upstreams: Mapping[str, Upstream],
-        health: PassiveHealth,
+        health: PoolHealth,
         events: Events,
         clock: Callable[[], float],
+        settings: Settings,
+        queue: Queue,
         name: bytes = NAME,
-        queue: Queue | None = None,
     ) -> None:
-        self.queue = queue if queue is not None else Queue(0, 0.0)
+        self.settings = settings  # read at each use, so that a reload is in force at once
+        self.queue = queue
+        self.budget = Budget(settings.retry)
+        self.log: Log | None = None
+        self.spans: Spans | None = None
         self.name = name  # ours in Via: by it a request that comes round again is known
         self.router = router
         self.upstreams = upstreams
@@ -91,15 +132,26 @@ class Exchange:
         "_forwarder",
         "_head",
         "_pieces",
-        "_pool",
+        "_place",
         "_refused",
-        "_reported",
         "_response",
+        "_retriable",
+        "_span",
         "_tail",
         "_ticket",
+        "began_at",
+        "ended_at",
+        "fault",
         "keep_alive",
+        "last",
         "method",
+        "pool",
+        "reported",
         "request",
+        "retries",
+        "sent",
+        "status",
+        "upgrade",
     )  # fmt: skip
 
     def __init__(self, forwarder: Forwarder, request: Request, client: Client) -> None:
@@ -107,18 +159,28 @@ class Exchange:
         self._client = client
         self.request = request
         self.method = request.method
+        self.upgrade = request.upgrade
         self.keep_alive = request.keep_alive
         self._connection: PoolConnection | None = None
         self._response: Response | None = None
         self._answered_at: float | None = None  # when the last byte of the answer was here
-        self._reported: float | None = None
+        self.reported: float | None = None  # seconds of service, in the pool's own word
         self._refused: BadRequest | None = None
+        self._place: Place | None = None  # in the queue
         self._ticket: Ticket | None = None
         self._chunked = False
         self._head = b""  # what is to be written next: heads, pieces of the body, what ends it
         self._pieces: list[bytes] = []
         self._tail = b""
-        self._pool = ""
+        self._retriable = False  # the try under way may be followed by another
+        self._span: Span | None = None
+        self.last: Ticket | None = None
+        self.pool = ""  # the last one tried
+        self.retries = 0
+        self.fault: RequestError | None = None  # why the client got no answer, or not the whole of one
+        self.sent = 0  # bytes of the pool's answer, heads and framing included, that went to the client
+        self.status = 500  # as the client saw it
+        self.began_at = self.ended_at = 0.0
 
     def __repr__(self) -> str:
         return f"<Exchange {self.request!r} {self._response or 'unanswered'}>"
@@ -126,60 +188,87 @@ class Exchange:
     async def run(self) -> None:
         """Serve the request. Raises nothing but CancelledError, when the client has left."""
         forwarder = self._forwarder
-        began_at = forwarder.clock()
-        status = 500
-        if self._is_ours():
-            return
+        self.began_at = forwarder.clock()
+        if forwarder.spans is not None:
+            self._span = forwarder.spans.begin(self.request)
         try:
-            error = await self._tries()
-            if error is not None:
-                status = error.status
-                self._answer_error(error)
-            else:
-                status = self._status
+            if not self._is_ours():
+                self.fault = await self._tries()
+                if self.fault is None:
+                    self.status = self._status
+                else:
+                    self._answer_error(self.fault)
         except asyncio.CancelledError:
-            status = CLIENT_LEFT
+            self.status = CLIENT_LEFT
+            forwarder.events.client_left()
             raise
         finally:
-            if self._pool:
-                forwarder.events.answered(self._pool, status, forwarder.clock() - began_at)
-            if status == CLIENT_LEFT:
-                forwarder.events.client_left()
+            self._over()
+
+    def _over(self) -> None:
+        """Tell everybody who wants to know."""
+        forwarder = self._forwarder
+        self.ended_at = forwarder.clock()
+        if self.pool:
+            forwarder.events.answered(self.pool, self.status, self.ended_at - self.began_at)
+        if forwarder.log is not None:
+            forwarder.log.over(self)
+        if self._span is not None:
+            self._span.end(self)
 
     def _is_ours(self) -> bool:
         """Answer what must not go on: a request that has been here before, or may make no further hop."""
-        status, text = 0, ""
         if self._forwarder.name in self.request.passed:
             self._forwarder.events.rejected("loop")
-            status, text = 508, "the request has been here before: pools and dispatchers form a loop"
+            self._answer(508, "the request has been here before: pools and dispatchers form a loop")
         elif self.request.hops == 0:
-            status, text = 200, "Max-Forwards: 0 ends at the dispatcher"
-        if status:
-            self.keep_alive = self.keep_alive and self._client.upload_complete
-            self._client.write(own_answer(status, text, self.keep_alive, self.method))
-        return bool(status)
+            self._answer(200, "Max-Forwards: 0 ends at the dispatcher")
+        else:
+            return False
+        return True
 
     async def _tries(self) -> RequestError | None:
         """Try until an answer is here or there is no more to try; the error of the last try."""
         failed: frozenset[str] = NOTHING
+        try:
+            ticket = await self._admit()
+        except RequestError as error:
+            if error is not self._refused:  # which has been counted
+                self._forwarder.events.rejected(error.reason)
+            return error
+        self._forwarder.budget.request()
         fresh = False
         while True:
-            try:
-                ticket = self._route(failed) if failed else await self._admit()
-            except RequestError as error:
-                self._forwarder.events.rejected(error.reason)
-                return error
-            self._pool = ticket.pool.id
+            self._retriable = self.retries < self._forwarder.settings.retry.attempts - 1
             fault = await self._try(ticket, fresh)
-            if isinstance(fault, UpstreamUnreachable) and len(failed) < CONNECT_TRIES - 1:
-                failed |= {self._pool}
-                if not self._forwarder.router.fleet.without(failed).pools:
-                    return fault
-            elif isinstance(fault, UpstreamStale) and not fresh and self.request.replayable:
+            if fault is None or not (isinstance(fault, UpstreamRefused) or self._may_try_again(fault)):
+                return fault
+            if isinstance(fault, UpstreamStale):  # it says nothing of the pool, but of its other old connections
                 fresh = True
             else:
+                failed |= {self.pool}
+            try:
+                ticket = self._route(failed)
+            except RequestError:
                 return fault
+            self.retries += 1
             self._forwarder.events.retried(fault.reason)
+
+    def _may_try_again(self, fault: RequestError) -> bool:
+        """Configured, harmless, possible, with somewhere to go, and within the budget; asked in this order."""
+        forwarder, on, word = self._forwarder, self._forwarder.settings.retry.on, cause(fault)
+        if not self._retriable or self.begun or word not in on:
+            return False
+        if word != "connect" and not self._may_be_repeated:
+            return False
+        if word != "stale" and not forwarder.router.fleet.has_other_than(self.pool):
+            return False
+        return forwarder.budget.take(forwarder.clock())
+
+    @property
+    def _may_be_repeated(self) -> bool:
+        allowed = self.request.idempotent or "non_idempotent" in self._forwarder.settings.retry.on
+        return allowed and self._client.replayable
 
     def _route(self, failed: frozenset[str] = NOTHING) -> Ticket:
         job, now = Job(next(self._forwarder.numbers)), self._forwarder.clock()
@@ -191,9 +280,9 @@ class Exchange:
         if queue.empty:
             with contextlib.suppress(PoolsFull):
                 return self._route()
-        with queue.place() as place:
+        with queue.place() as self._place:
             while True:
-                await place.turn()
+                await self._place.turn()
                 with contextlib.suppress(PoolsFull):
                     return self._route()
 
@@ -203,16 +292,17 @@ class Exchange:
         outcome = Outcome.CANCELLED
         fault: RequestError | None = None
         connection: PoolConnection | None = None
-        self._ticket = ticket
+        self._ticket = self.last = ticket
+        self.pool = pool
         try:
             upstream = forwarder.upstreams[pool]
             connection = (None if fresh else upstream.idle()) or await upstream.connect()
             self._connection = connection
             if self._refused is not None:
                 raise self._refused
-            over = connection.begin(
-                self, forward_request(self.request, self._client.address, name=forwarder.name), self.request.length
-            )
+            trace = self._span.traceparent if self._span is not None else None
+            head = forward_request(self.request, self._client.peer, forwarder.name, trace)
+            over = connection.begin(self, head, self.request.length)
             self._client.attach_upload(connection)
             await over
         except (BadRequest, OutOfResources) as error:
@@ -228,13 +318,28 @@ class Exchange:
                 outcome = Outcome.OK if self._status < 500 else Outcome.FAILED
             self._ticket = self._connection = None
             ended_at = self._answered_at or forwarder.clock()
-            forwarder.router.settle(ticket, ended_at, outcome, self._reported, teaches=self._status < 400)
+            teaches = 200 <= self._status < 400  # not the length of a tunnel, nor how fast something went wrong
+            done = forwarder.router.settle(ticket, ended_at, outcome, self.reported, teaches)
             self._client.attach_upload(None)  # after the count: nothing that follows may keep it from coming down
             if connection is not None:
                 connection.release()
             if not isinstance(fault, UpstreamStale):  # the end of an old connection says nothing of the pool now
-                forwarder.health.settled(pool, outcome, ticket.routed_at)
+                forwarder.health.settled(done)
         return fault
+
+    @property
+    def peer(self) -> Peer:
+        """Who asked."""
+        return self._client.peer
+
+    @property
+    def ended_by(self) -> str | None:
+        """Who kept the request from its end: client, pool or dispatcher; None if nobody did."""
+        if self.status == CLIENT_LEFT or isinstance(self.fault, BadRequest):
+            return "client"
+        if self.fault is None:
+            return None
+        return "dispatcher" if self.fault.status == 503 and not isinstance(self.fault, UpstreamRefused) else "pool"
 
     @property
     def _status(self) -> int:
@@ -244,10 +349,15 @@ class Exchange:
     def _answer_error(self, error: RequestError) -> None:
         """An answer of our own, or a broken one if the pool's has begun."""
         if self.begun:
+            self.status = self._status
             self.break_off()
             return
+        self._answer(error.status, error.public)
+
+    def _answer(self, status: int, text: str) -> None:
+        self.status = status
         self.keep_alive = self.keep_alive and self._client.upload_complete
-        self._client.write(own_answer(error.status, error.public, self.keep_alive, self.method))
+        self._client.write(own_answer(status, text, self.keep_alive, self.method))
 
     @property
     def begun(self) -> bool:
@@ -269,6 +379,8 @@ class Exchange:
         self._refused = error
         if self._connection is not None:
             self._connection.give_up(error)
+        elif self._place is not None:
+            self._place.give_up(error)
 
     def upload_ended(self) -> None:
         """The last byte of the request is here, and goes on at once."""
@@ -285,14 +397,18 @@ class Exchange:
     # -- upstream.Conversation: called by the pool's connection
 
     def answer_head(self, response: Response) -> None:
-        interim = response.status < 200
+        interim = response.status < 200 and response.status != SWITCHING
         if interim and self.request.minor == 0:
             return  # HTTP/1.0 knows no interim answers
+        if response.status >= 429 and self._retriable:
+            refused = UpstreamRefused(response.status)
+            if self._may_try_again(refused):
+                raise refused
         if not interim:
             self._response = response
             self._chunked = isinstance(response.length, Body) and self.request.minor > 0
             self.keep_alive = self.keep_alive and not self.unframed and self._client.upload_complete
-            self._reported = service_time(response.timing)
+            self.reported = service_time(response.timing)
         self._head += forward_response(response, self.request.minor, self.keep_alive, self._forwarder.name)
 
     def answer_data(self, data: bytes) -> None:
@@ -312,7 +428,24 @@ class Exchange:
             self._head = self._tail = b""
         self._pieces.clear()
         if data:
+            self.sent += len(data)
             self._client.write(data)
+
+    def switched(self, rest: bytes) -> None:
+        assert self._connection is not None
+        assert self._ticket is not None
+        self.keep_alive = False
+        self._forwarder.router.blur(self._ticket, self._forwarder.clock())
+        self._client.join(self._connection, rest, self._tunnel_over)
+
+    @property
+    def tunnelled(self) -> bool:
+        return self._connection is not None and self._connection.tunnelled
+
+    def _tunnel_over(self) -> None:
+        self._answered_at = self._forwarder.clock()
+        if self._connection is not None:
+            self._connection.tunnel_over()
 
     def hold_upload(self, hold: bool) -> None:
         self._client.hold_reading(hold)

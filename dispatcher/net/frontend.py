@@ -17,12 +17,14 @@ from dispatcher.net.clock import Timer
 from dispatcher.net.exchange import Exchange, Forwarder
 from dispatcher.net.framing import Body, Reader
 from dispatcher.net.heads import Request, own_answer, parse_request
+from dispatcher.net.peer import Peer
 from dispatcher.net.settings import Settings
+from dispatcher.net.tunnel import Tunnel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dispatcher.net.upstream import PoolConnection
+    from dispatcher.net.backend import PoolConnection
 
 PIPELINED = 65536  # unread bytes beyond which reading stops
 UPLOAD_HELD = 65536  # bytes of a body kept while its pool's connection is being made
@@ -36,16 +38,14 @@ class ClientConnection(asyncio.Protocol):
     def __init__(
         self,
         forwarder: Forwarder,
-        settings: Settings,
         opened: Callable[[ClientConnection], None],
         closed: Callable[[ClientConnection], None],
     ) -> None:
         self._forwarder = forwarder
-        self._settings = settings
         self._opened = opened
         self._closed = closed
         self._loop = asyncio.get_running_loop()
-        self._reader = Reader(self, settings.limits.head_bytes)
+        self._reader = Reader(self, forwarder.settings.limits.head_bytes)
         self._sending = Timer(self._loop, self._sent_too_slowly)  # what the client owes us
         self._taking = Timer(self._loop, self._abort)  # for the client to take what we owe it
         self._transport: asyncio.Transport | None = None
@@ -56,24 +56,31 @@ class ClientConnection(asyncio.Protocol):
         self._upload_to: PoolConnection | None = None
         self._upload: list[bytes] = []  # pieces of the body that have not gone on yet
         self._upload_size = 0
+        self._kept: bytearray | None = None  # what has gone on of a body, for another try; None if that may not be kept
         self._body_size = 0
         self._holds = 0
         self._deaf = False  # what more comes cannot be understood, or does not matter
         self._lingering = False
         self._writing_held = False
         self.draining = False
-        self.address = b""
+        self.peer: Peer
         self.upload_complete = True
 
     def __repr__(self) -> str:
-        return f"<ClientConnection {self.address.decode()} {self._exchange or 'idle'}>"
+        return f"<ClientConnection {self._exchange or 'idle'}>"
+
+    @property
+    def _settings(self) -> Settings:
+        return self._forwarder.settings
 
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's are not derived from it
-        peer = transport.get_extra_info("peername")
-        self.address = str(peer[0]).encode() if isinstance(peer, tuple) else b"unknown"
+        name = transport.get_extra_info("peername")
+        host, port = (str(name[0]), int(name[1])) if isinstance(name, tuple) else ("", 0)
+        scheme = b"http" if transport.get_extra_info("sslcontext") is None else b"https"
+        self.peer = Peer(host, port, scheme, self._settings.trusted)
         self._sending.set(self._settings.timeouts.head)
         self._task = self._loop.create_task(self._serve())
         self._opened(self)
@@ -102,6 +109,8 @@ class ClientConnection(asyncio.Protocol):
         self._sending.stop()
         self._taking.stop()
         self._closed(self)
+        if self._exchange is not None and self._exchange.tunnelled:
+            return  # what is on its way to the pool still gets there
         if self._task is not None and not self._task.done():
             self._task.cancel()
 
@@ -127,6 +136,8 @@ class ClientConnection(asyncio.Protocol):
             raise BadRequest(f"the body is over {limits.body_bytes} bytes", 413, "body_too_large")
         self._request = request
         self._body_size = 0
+        retry = self._settings.retry
+        self._kept = bytearray() if request.idempotent or "non_idempotent" in retry.on else None
         self.upload_complete = request.length == 0
         self._wake()
         return request.length
@@ -156,8 +167,26 @@ class ClientConnection(asyncio.Protocol):
         self._upload_to = connection
         if connection is None:
             self._hold(POOL_SLOW, False)
-        else:
-            self._pass_upload()
+            return
+        if self._kept:
+            self._upload.insert(0, bytes(self._kept))
+            self._kept.clear()
+        self._pass_upload()
+
+    @property
+    def replayable(self) -> bool:
+        return self._kept is not None
+
+    def join(self, connection: PoolConnection, rest: bytes, over: Callable[[], None]) -> None:
+        assert self._transport is not None
+        assert connection.transport is not None
+        self._sending.stop()
+        self._taking.stop()
+        self._hold(PIPELINE_FULL | UPLOAD_WAITS | POOL_SLOW, False)
+        unread, self._reader.rest = self._reader.rest, b""
+        timeouts = self._settings.timeouts
+        tunnel = Tunnel(self._loop, timeouts.tunnel, timeouts.idle, over)
+        tunnel.join((self._transport, self, unread), (connection.transport, connection, rest))
 
     def hold_reading(self, hold: bool) -> None:
         self._hold(POOL_SLOW, hold)
@@ -202,6 +231,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _next_request(self) -> None:
         self._request = None
+        self._upload.clear()  # what no pool has taken of the last one's body
+        self._upload_size = 0
         self._sending.set(self._settings.timeouts.keepalive)
         self._feed(self._reader.next)
         if self._has_request:
@@ -238,6 +269,10 @@ class ClientConnection(asyncio.Protocol):
     def _pass_upload(self) -> None:
         if self._upload_to is not None:
             self._upload_to.upload(self._upload, self.upload_complete)
+            if self._kept is not None and self._upload:
+                self._kept += b"".join(self._upload)
+                if len(self._kept) > self._settings.retry.buffer_bytes:
+                    self._kept = None
             self._upload.clear()
             self._upload_size = 0
         self._hold(UPLOAD_WAITS, self._upload_size > UPLOAD_HELD)
@@ -247,6 +282,8 @@ class ClientConnection(asyncio.Protocol):
         self._forwarder.events.rejected(error.reason)
         self._deaf = True
         if self._exchange is None:
+            if self._forwarder.log is not None:
+                self._forwarder.log.refused(self.peer, error)
             self._request = None
             self.write(own_answer(error.status, error.public, keep_alive=False))
             self._close_gently(linger=True)
@@ -295,7 +332,10 @@ class ClientConnection(asyncio.Protocol):
         self._hold(PIPELINE_FULL | UPLOAD_WAITS | POOL_SLOW, False)
         self._sending.set(LINGER)
         try:
-            self._transport.write_eof()
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            else:
+                self._close()  # TLS says goodbye by itself, and reads on meanwhile
         except OSError:
             self._abort()  # the client is gone already
 
@@ -308,10 +348,13 @@ class ClientConnection(asyncio.Protocol):
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
 
-    def drain(self) -> None:
-        """Take no further request; close now if none is under way."""
+    def drain(self, fresh: bool = False) -> None:
+        """Take no further request; close now if none is under way. fresh: just accepted, and so its first one may be on
+        its way and is served."""
         self.draining = True
-        if self._exchange is not None:
+        if fresh:
+            self._sending.set(LINGER)
+        elif self._exchange is not None:
             self._exchange.keep_alive = False
         elif self._request is None and not self._reader.begun:
             self._close()

@@ -14,6 +14,7 @@ import httptools
 
 from dispatcher.errors import BadRequest, UpstreamProtocolError
 from dispatcher.net.framing import Body
+from dispatcher.net.peer import Peer, tells_origin
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -21,7 +22,6 @@ HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-connection proxy-authenticate proxy-authorization te trailer transfer-encoding"
     b" upgrade http2-settings".split()
 )
-FORWARDED = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"))
 KEPT = frozenset((b"host", b"content-length", b"via"))  # fields that no Connection field can take away
 IDEMPOTENT = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"))
 LISTED = IDEMPOTENT | {b"POST", b"PATCH"}
@@ -61,7 +61,8 @@ class _Fields:
 class Request:
     """A parsed request head. length: of the body, a number or how it ends. minor: of the version HTTP/1.minor.
     host: the authority it is for. connection: the tokens of its Connection fields, in lower case. trailers: the client
-    takes them. hops: of Max-Forwards, None without. passed: through whom it came, by Via."""
+    takes them. hops: of Max-Forwards, None without. passed: through whom it came, by Via. upgrade: the protocols that
+    it asks to go on with, None if it does not."""
 
     __slots__ = (
         "connection",
@@ -75,6 +76,7 @@ class Request:
         "passed",
         "target",
         "trailers",
+        "upgrade",
     )
 
     def __init__(self, method: bytes, target: bytes, minor: int, headers: Headers) -> None:
@@ -89,14 +91,15 @@ class Request:
         self.trailers = False
         self.hops: int | None = None
         self.passed: frozenset[bytes] = frozenset()
+        self.upgrade: bytes | None = None
 
     def __repr__(self) -> str:
         return f"<Request {self.method.decode('latin1')} {self.target.decode('latin1')}>"
 
     @property
-    def replayable(self) -> bool:
-        """Whether sending it twice is harmless and possible."""
-        return self.length == 0 and self.method in IDEMPOTENT
+    def idempotent(self) -> bool:
+        """Whether serving it twice is harmless (RFC 9110 9.2.2)."""
+        return self.method in IDEMPOTENT
 
 
 class Response:
@@ -161,14 +164,30 @@ def parse_request(raw: bytes, header_limit: int = 100) -> Request:
             request.trailers = b"trailers" in _tokens(value)
         elif key == b"via":
             request.passed |= {hop.split(b" ")[1] for hop in _tokens(value) if b" " in hop}
+        elif key == b"upgrade":
+            request.upgrade = value if request.upgrade is None else request.upgrade + b", " + value
         elif key == b"max-forwards" and method == b"OPTIONS" and _HOPS.fullmatch(value):
             request.hops = int(value)
     if request.connection:
         request.keep_alive = b"close" not in request.connection and (minor > 0 or b"keep-alive" in request.connection)
+    if request.upgrade is not None and not _may_upgrade(request):
+        request.upgrade = None
     if hosts > 1 or (minor and not hosts) or (request.host and not _HOST.fullmatch(request.host)):
         raise BadRequest("there must be one valid Host field")
     _settle_target(request)
     return request
+
+
+def _may_upgrade(request: Request) -> bool:
+    """Asked for properly, in HTTP/1.1, without a body; h2c is for one hop only, and not ours."""
+    wanted = _tokens(request.upgrade or b"")
+    return (
+        b"upgrade" in request.connection
+        and request.minor > 0
+        and request.length == 0
+        and bool(wanted)
+        and not any(each.partition(b"/")[0] in (b"h2c", b"h2") for each in wanted)
+    )
 
 
 def _llhttp_request(raw: bytes, method: bytes, minor: int) -> _Fields:
@@ -200,7 +219,7 @@ def _settle_target(request: Request) -> None:
     if target.startswith(b"/") or (target == b"*" and request.method == b"OPTIONS"):
         return
     match = _ABSOLUTE.fullmatch(target)
-    if match is None or not _HOST.fullmatch(match[1]):
+    if match is None or match[1].startswith(b":") or not _HOST.fullmatch(match[1]):
         raise BadRequest("the target must be a path, an absolute URL, or * with OPTIONS")
     request.host = match[1]
     path = match[2]
@@ -210,27 +229,37 @@ def _settle_target(request: Request) -> None:
         request.target = path if path.startswith(b"/") else b"/" + path
 
 
-def forward_request(request: Request, client: bytes, scheme: bytes = b"http", name: bytes = NAME) -> bytes:
+def forward_request(request: Request, peer: Peer, name: bytes = NAME, trace: bytes | None = None) -> bytes:
     """The head for the pool.
 
-    client: the peer's address, without port. X-Forwarded-* of the client are replaced, not believed. name: ours in Via.
+    peer: who sends it, and so whether what it says of its origin is believed. name: ours in Via. trace: our
+    traceparent, in the place of the client's.
     """
     dropped = request.connection - KEPT
+    said: Headers = []
     parts = [request.method, b" ", request.target, b" HTTP/1.1\r\nHost: ", request.host or b"", b"\r\n"]
     for field, value in request.headers:
         key = field.lower()
-        if key in HOP_BY_HOP or key in FORWARDED or key in dropped or key == b"host":
+        if key in HOP_BY_HOP or key in dropped or key == b"host":
+            continue
+        if tells_origin(key):
+            said.append((key, value))
+            continue
+        if trace is not None and key == b"traceparent":
             continue
         if key == b"max-forwards" and request.hops:
             value = b"%d" % (request.hops - 1)
         parts += (field, b": ", value, b"\r\n")
     if request.length is Body.CHUNKED:
         parts.append(b"Transfer-Encoding: chunked\r\n")
-    if request.trailers:
+    if request.upgrade is not None:
+        parts += (b"Upgrade: ", request.upgrade, b"\r\n")
+        parts.append(b"TE: trailers\r\nConnection: TE, Upgrade\r\n" if request.trailers else b"Connection: Upgrade\r\n")
+    elif request.trailers:
         parts.append(b"TE: trailers\r\nConnection: TE\r\n")
-    parts += (b"X-Forwarded-For: ", client, b"\r\nX-Forwarded-Proto: ", scheme, b"\r\n")
-    if request.host:
-        parts += (b"X-Forwarded-Host: ", request.host, b"\r\n")
+    if trace is not None:
+        parts += (b"traceparent: ", trace, b"\r\n")
+    parts.append(peer.fields(said, request.host or b""))
     parts.append(VIA % (request.minor, name))
     return b"".join(parts)
 
@@ -239,6 +268,12 @@ def parse_response(raw: bytes, method: bytes) -> Response:
     """A whole head of an answer to a request of this method. Raises UpstreamProtocolError."""
     if b"\x7f" in raw:
         raise UpstreamProtocolError("the pool's answer has a control character in its head")
+    version = _VERSION.match(raw)
+    if version is None or version[1] != b"1":
+        raise UpstreamProtocolError("the pool's answer is not HTTP/1.1")
+    minor = min(int(version[2]), 1)
+    if version[2] > b"1":
+        raw = b"HTTP/1.1" + raw[8:]  # a later minor version is 1.1 to us (RFC 9110 2.5)
     fields = _Fields()
     parser = httptools.HttpResponseParser(fields)
     try:
@@ -249,7 +284,6 @@ def parse_response(raw: bytes, method: bytes) -> Response:
         raise UpstreamProtocolError(f"the pool's answer is malformed: {error}") from error
     if not 100 <= parser.get_status_code() <= 599:
         raise UpstreamProtocolError(f"the pool's answer has no legal status: {parser.get_status_code()}")
-    minor = 0 if parser.get_http_version() == "1.0" else 1
     response = Response(parser.get_status_code(), fields.reason, minor, fields.headers)
     length: int | Body | None = None
     for name, value in fields.headers:
@@ -257,7 +291,7 @@ def parse_response(raw: bytes, method: bytes) -> Response:
         if key == b"content-length":
             length = int(value)
         elif key == b"transfer-encoding":
-            if value.lower() != b"chunked" or not minor:
+            if value.lower() != b"chunked" or not minor or length is Body.CHUNKED:
                 raise UpstreamProtocolError("the pool's answer has a transfer coding other than chunked")
             length = Body.CHUNKED
         elif key == b"connection":
@@ -287,9 +321,9 @@ def forward_response(response: Response, minor: int, keep_alive: bool, name: byt
     parts = [b"HTTP/1.1 %d " % response.status, response.reason, b"\r\n"]
     dropped = HOP_BY_HOP | (response.connection - KEPT)
     connection = [b"close"] if not keep_alive else [b"keep-alive"] if minor == 0 else []
-    if response.status == 426:  # it must say to what (RFC 9110 15.5.22)
+    if response.status in (101, 426):  # it must say to what (RFC 9110 15.2.2, 15.5.22)
         dropped -= {b"upgrade"}
-        connection.append(b"upgrade")
+        connection = [b"upgrade"] if response.status == 101 else [*connection, b"upgrade"]
     unframed = response.status == 204 or response.status < 200
     for field, value in response.headers:
         key = field.lower()
@@ -298,7 +332,7 @@ def forward_response(response: Response, minor: int, keep_alive: bool, name: byt
         parts += (field, b": ", value, b"\r\n")
     if isinstance(response.length, Body) and minor > 0:
         parts.append(b"Transfer-Encoding: chunked\r\n")
-    if response.status >= 200 and connection:
+    if connection and (response.status >= 200 or response.status == 101):
         parts.append(b"Connection: %b\r\n" % b", ".join(connection))
     parts.append(VIA % (response.minor, name) if response.status >= 200 else b"\r\n")
     return b"".join(parts)

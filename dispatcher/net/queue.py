@@ -13,31 +13,35 @@ from contextlib import contextmanager
 
 from dispatcher.core.interfaces import FleetView, Recorder
 from dispatcher.core.types import Change, Completion
-from dispatcher.errors import QueueFull, QueueTimeout
+from dispatcher.errors import QueueFull, QueueTimeout, RequestError
 
 
 class Place:
     """One request's place in line."""
 
-    __slots__ = ("_called", "_expired")
+    __slots__ = ("_called", "_fault")
 
     def __init__(self) -> None:
         self._called = asyncio.Event()
-        self._expired = False
+        self._fault: RequestError | None = None
 
     def call(self) -> None:
         self._called.set()
 
     def expire(self) -> None:
-        self._expired = True
+        self.give_up(QueueTimeout("no pool had room in time"))
+
+    def give_up(self, fault: RequestError) -> None:
+        """It is of no use to wait any longer."""
+        self._fault = fault
         self._called.set()
 
     async def turn(self) -> None:
-        """Until it is one's turn to try. Raises QueueTimeout."""
+        """Until it is one's turn to try. Raises QueueTimeout, or what `give_up` was told."""
         await self._called.wait()
         self._called.clear()
-        if self._expired:
-            raise QueueTimeout("no pool had room in time")
+        if self._fault is not None:
+            raise self._fault
 
 
 class Queue(Recorder):
@@ -46,8 +50,8 @@ class Queue(Recorder):
     size: how many may wait, 0 for none. timeout: seconds that one may wait, 0 for ever."""
 
     def __init__(self, size: int, timeout: float) -> None:
-        self._size = size
-        self._timeout = timeout
+        self.size = size
+        self.timeout = timeout
         self._line: deque[Place] = deque()
 
     @property
@@ -68,11 +72,11 @@ class Queue(Recorder):
     @contextmanager
     def place(self) -> Iterator[Place]:
         """Stand in line, for as long as the block lasts. Raises QueueFull."""
-        if len(self._line) >= self._size:
+        if len(self._line) >= self.size:
             raise QueueFull("every pool is full, and so is the queue")
         place = Place()
         self._line.append(place)
-        timer = asyncio.get_running_loop().call_later(self._timeout, place.expire) if self._timeout else None
+        timer = asyncio.get_running_loop().call_later(self.timeout, place.expire) if self.timeout else None
         try:
             yield place
         finally:

@@ -7,16 +7,17 @@ cut what is left.
 from __future__ import annotations
 
 import asyncio
-import errno
+import contextlib
 import os
-from typing import cast
+import socket
+import ssl
+from typing import Any, cast
 
 from dispatcher.core.router import Router
-from dispatcher.errors import StartError
+from dispatcher.net.addresses import Address, bound, listen_on
 from dispatcher.net.exchange import Forwarder
 from dispatcher.net.frontend import ClientConnection
 from dispatcher.net.heads import own_answer
-from dispatcher.net.settings import Settings
 
 BACKLOG = 4096
 
@@ -31,14 +32,17 @@ class _TooMany(asyncio.Protocol):
 
 
 class Server:
-    """forwarder: what its exchanges share. settings: limits and timeouts."""
+    """forwarder: what its exchanges share, the settings among it. tls: to speak TLS to clients."""
 
-    def __init__(self, forwarder: Forwarder, settings: Settings) -> None:
+    def __init__(self, forwarder: Forwarder, tls: ssl.SSLContext | None = None) -> None:
         self.forwarder = forwarder
-        self.settings = settings
+        self.tls = tls
         self.draining = False
         self._connections: set[ClientConnection] = set()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
+        self._sockets: list[socket.socket] = []
+        self._files: list[str] = []  # of Unix sockets that are ours to remove
+        self._accepting: set[asyncio.Task[object]] = set()
         self._all_closed = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -51,48 +55,76 @@ class Server:
     @property
     def ready(self) -> bool:
         """Listening, not draining, and some pool is open."""
-        return self._server is not None and not self.draining and bool(self.router.fleet.pools)
+        return bool(self._servers) and not self.draining and bool(self.router.fleet.pools)
 
-    async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Start; returns the bound address. Raises StartError if it cannot be had."""
-        try:
-            self._server = await asyncio.get_running_loop().create_server(self._accept, host, port, backlog=BACKLOG)
-        except OSError as error:
-            raise StartError(cannot_listen("listen", host, port, error)) from error
-        address = self._server.sockets[0].getsockname()
-        return address[0], address[1]
+    async def listen(
+        self, address: Address, reuse_port: bool = False, inherited: list[socket.socket] | None = None
+    ) -> Address:
+        """Start; returns the bound address. Raises StartError if it cannot be had.
+
+        reuse_port: share it with another process, for a hand-over. inherited: sockets that listen there already."""
+        self._sockets = inherited or listen_on("listen", address, BACKLOG, reuse_port)
+        self._files = [address.path] if address.path and not inherited else []
+        loop = asyncio.get_running_loop()
+        for listening in self._sockets:
+            create = loop.create_unix_server if listening.family == socket.AF_UNIX else loop.create_server
+            server = await create(self._accept, sock=listening, backlog=BACKLOG, **self._encryption)
+            self._servers.append(server)
+        return bound(self._sockets[0])
+
+    @property
+    def _encryption(self) -> dict[str, Any]:
+        seconds = self.forwarder.settings.timeouts.head or None
+        return {"ssl": self.tls, "ssl_handshake_timeout": seconds} if self.tls is not None else {}
 
     def _accept(self) -> asyncio.Protocol:
-        limit = self.settings.limits.connections
+        limit = self.forwarder.settings.limits.connections
         if limit and len(self._connections) >= limit:
             self.forwarder.events.rejected("connections")
             return _TooMany()
-        return ClientConnection(self.forwarder, self.settings, self._opened, self._closed)
+        return ClientConnection(self.forwarder, self._opened, self._closed)
 
     def _opened(self, connection: ClientConnection) -> None:
         self._connections.add(connection)
         if self.draining:
-            connection.drain()
+            connection.drain(fresh=True)
 
     def _closed(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)
         if not self._connections:
             self._all_closed.set()
 
+    def _stop_listening(self) -> None:
+        """Take what has been connected already, for closing the socket would reset it; then close."""
+        loop = asyncio.get_running_loop()
+        for listening in self._sockets:
+            with contextlib.suppress(OSError):  # until none waits any more, or if it is closed
+                while listening.fileno() >= 0:
+                    taken, _ = listening.accept()
+                    task = loop.create_task(loop.connect_accepted_socket(self._accept, taken, **self._encryption))
+                    self._accepting.add(task)
+                    task.add_done_callback(self._accepting.discard)
+        for server in self._servers:
+            server.close()
+        for path in self._files:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        self._sockets, self._files = [], []
+
     async def drain(self) -> int:
         """End in good order; returns how many connections had to be cut."""
         self.draining = True
-        if self._server is not None:
-            self._server.close()
-        self._all_closed.clear()
         for connection in list(self._connections):
             connection.drain()
-        if self._connections:
-            try:
-                async with asyncio.timeout(self.settings.timeouts.drain or None):
+        self._stop_listening()
+        try:
+            async with asyncio.timeout(self.forwarder.settings.timeouts.drain or None):
+                await asyncio.gather(*self._accepting, return_exceptions=True)
+                self._all_closed.clear()
+                if self._connections:
                     await self._all_closed.wait()
-            except TimeoutError:
-                pass  # the deadline is what the wait was for
+        except TimeoutError:
+            pass  # the deadline is what the wait was for
         return await self.cut()
 
     async def cut(self) -> int:
@@ -100,20 +132,10 @@ class Server:
         cut = list(self._connections)
         for connection in cut:
             connection.cut()
-        if self._server is not None:
-            self._server.close()
+        self._stop_listening()
         self.forwarder.health.close()
         for upstream in self.forwarder.upstreams.values():
             upstream.close()
         for _ in range(3):
             await asyncio.sleep(0)  # let the transports tell their protocols
         return len(cut)
-
-
-def cannot_listen(key: str, host: str, port: int, error: OSError) -> str:
-    """What to tell a person when a port cannot be had."""
-    if error.errno == errno.EADDRINUSE:
-        return f"{key}: {host}:{port} is in use by another program; stop it or choose another port"
-    if error.errno == errno.EACCES:
-        return f"{key}: no permission to listen on {host}:{port}; ports below 1024 need privileges"
-    return f"{key}: cannot listen on {host}:{port}: {os.strerror(error.errno) if error.errno else error}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from dispatcher.core.interfaces import FleetView, Learner, Recorder, Scoring
+from dispatcher.core.interfaces import FleetView, Learner, Policy, Recorder, Scoring
 from dispatcher.core.regret import Cause, RegretMeter
 from dispatcher.core.types import Decision, Job, Phase
 
@@ -44,6 +44,11 @@ class Rows(Recorder):
         self._meter = meter
         self.rows: deque[Row] = deque(maxlen=keep)
         self.count = 0
+
+    def switched(self, policy: Policy, now: float) -> None:
+        if isinstance(policy, Learner):
+            self._policy = policy
+            self._score = policy.score if isinstance(policy, Scoring) else None
 
     def chosen(self, job: Job, decision: Decision, fleet: FleetView, now: float) -> None:
         self.count += 1

@@ -18,6 +18,7 @@ from dispatcher.core.interfaces import FleetView, Learner, Policy
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase, PoolSpec
 from dispatcher.errors import RequestError
+from dispatcher.recorders.shadow import Shadow
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 20.0, 60.0)
 ARRIVALS = (1, 2, 5, 10, 20, 50, 100, 1000, 10000)
@@ -92,6 +93,10 @@ class PrometheusRecorder:
         if isinstance(change, Added):
             self._prepare(change.spec.id)
 
+    def switched(self, policy: Policy, now: float) -> None:
+        self._learner = policy if isinstance(policy, Learner) else None
+        self._episode = self._learner.episode if self._learner else None
+
     def faulted(self, error: Exception, now: float) -> None:
         self._policy_errors.inc()
         self._notify("policy_error", error=str(error))
@@ -145,21 +150,23 @@ class PrometheusRecorder:
 
 
 class LearningCollector:
-    """What the policy believes, when asked. specs: tells all configured pools, in or out.
+    """What the policy in force believes, when asked. specs: tells all configured pools, in or out.
 
     `refresh` must run where the policy does; `collect` may run anywhere.
     """
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Callable[[], Policy],
         fleet: Fleet,
         specs: Callable[[], Iterable[PoolSpec]],
         meter: RegretMeter,
         clock: Callable[[], float],
+        shadows: Callable[[], Iterable[Shadow]] = tuple,
     ) -> None:
         self._specs = specs
-        self._learner = policy if isinstance(policy, Learner) else None
+        self._policy = policy
+        self._shadows = shadows
         self._fleet = fleet
         self._meter = meter
         self._clock = clock
@@ -173,7 +180,9 @@ class LearningCollector:
 
     def refresh(self) -> None:
         """Take a picture of the present."""
-        self._families = [*self._counts(), *self._regret(), *(self._beliefs(self._learner) if self._learner else ())]
+        policy = self._policy()
+        beliefs = self._beliefs(policy) if isinstance(policy, Learner) else ()
+        self._families = [*self._counts(), *self._regret(), *beliefs, *self._trials()]
 
     def _counts(self) -> Iterable[Metric]:
         in_flight = GaugeMetricFamily("lased_in_flight", "Requests sent to the pool and not finished.", labels=["pool"])
@@ -217,3 +226,24 @@ class LearningCollector:
         began_at = learner.episode.began_at
         age = self._clock() - began_at if began_at is not None and learner.episode.arrivals else 0.0
         yield GaugeMetricFamily("lased_episode_open_seconds", "Age of the open episode; 0 between episodes.", age)
+
+    def _trials(self) -> Iterable[Metric]:
+        """What the shadow policies would have done."""
+        shadows = list(self._shadows())
+        if not shadows:
+            return
+        otherwise = CounterMetricFamily("lased_shadow_disagreements", "Decisions that it would have made otherwise.",
+                                        labels=["policy"])  # fmt: skip
+        decisions = CounterMetricFamily("lased_shadow_decisions", "Where the shadow would have sent requests.",
+                                        labels=["policy", "pool"])  # fmt: skip
+        faults = CounterMetricFamily("lased_shadow_errors", "Faults of the shadow.", labels=["policy"])
+        regret = CounterMetricFamily("lased_shadow_regret_decisions", "Its decisions that the oracle would not make.",
+                                     labels=["policy", "cause"])  # fmt: skip
+        for shadow in shadows:
+            otherwise.add_metric([shadow.name], shadow.disagreements)
+            faults.add_metric([shadow.name], shadow.faults)
+            for pool, count in shadow.decisions.items():
+                decisions.add_metric([shadow.name, pool], count)
+            for cause, count in shadow.meter.by_cause.items() if shadow.meter.known else ():
+                regret.add_metric([shadow.name, cause.value], count)
+        yield from (otherwise, decisions, faults, regret)

@@ -10,12 +10,14 @@ from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outc
 
 
 class Recording:
-    """A recorder that keeps what it is told: `decisions` with the state seen, `completions`, `changes`, `faults`."""
+    """A recorder that keeps what it is told: `decisions` with the state seen, `completions`, `changes`, `policies`,
+    `faults`."""
 
     def __init__(self) -> None:
         self.decisions: list[tuple[Decision, tuple[int, ...]]] = []
         self.completions: list[Completion] = []
         self.changes: list[Change] = []
+        self.policies: list[Policy] = []
         self.faults: list[Exception] = []
 
     def chosen(self, job: Job, decision: Decision, fleet: FleetView, now: float) -> None:
@@ -26,6 +28,9 @@ class Recording:
 
     def changed(self, change: Change, now: float) -> None:
         self.changes.append(change)
+
+    def switched(self, policy: Policy, now: float) -> None:
+        self.policies.append(policy)
 
     def faulted(self, error: Exception, now: float) -> None:
         self.faults.append(error)

@@ -195,7 +195,7 @@ async def front(*scripts, policy="jsq", max_in_flight=0, **config):
         )
     )
     async with service.running() as (address, admin):
-        there = Front(service, address, admin, pools)
+        there = Front(service, (address.host, address.port), (admin.host, admin.port), pools)
         try:
             yield there
         finally:

@@ -6,6 +6,9 @@ import errno
 
 import pytest
 
+from dispatcher.net.addresses import Address
+from dispatcher.net.settings import Timeouts
+from dispatcher.net.upstream import Target, Upstream
 from tests.net.harness import answer_ok, eventually, front, get, status
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -274,7 +277,7 @@ async def test_what_was_sent_before_a_pool_came_back_does_not_throw_it_out():
 async def test_having_no_file_left_is_no_pools_fault(monkeypatch):
     async with front(answer_ok, answer_ok, health={"passive_failures": 1}) as f:
 
-        async def exhausted(*_):
+        async def exhausted(*_, **__):
             raise OSError(errno.EMFILE, "Too many open files")
 
         for upstream in f.service.server.forwarder.upstreams.values():
@@ -324,7 +327,7 @@ async def test_a_stray_line_end_after_a_request_is_not_a_request():
 
 async def test_a_host_that_is_no_host_is_a_502():
     async with front() as f:
-        f.service.server.forwarder.upstreams["p0"].host = "a..b"
+        f.service.upstreams["p0"] = Upstream("p0", Target(Address("a..b", 80)), Timeouts())
         assert status(await f.ask(get())) == 502
         assert f.metric("lased_internal_errors_total") == 0
 

@@ -1,6 +1,7 @@
 """What goes through, and how: bytes untouched, hop-by-hop fields dropped, connections kept, bodies streamed."""
 
 import asyncio
+import re
 
 import pytest
 
@@ -39,7 +40,8 @@ async def test_it_adds_who_asked_and_nothing_else():
     script = recorder()
     async with front(script) as f:
         await f.ask(get("/", "X-Forwarded-For: 6.6.6.6", "X-Forwarded-Proto: gopher"))
-    *fields, via = lines(script.seen[0][0])
+    *fields, forwarded, via = lines(script.seen[0][0])
+    assert re.fullmatch(rb'Forwarded: for="127.0.0.1:[0-9]+";host="test";proto=http', forwarded)
     assert fields == [
         b"Host: test", b"X-Forwarded-For: 127.0.0.1", b"X-Forwarded-Proto: http", b"X-Forwarded-Host: test",
     ]  # fmt: skip

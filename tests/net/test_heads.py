@@ -5,6 +5,7 @@ import pytest
 from dispatcher.errors import BadRequest, UpstreamProtocolError
 from dispatcher.net.framing import Body
 from dispatcher.net.heads import forward_request, forward_response, parse_request, parse_response, service_time
+from dispatcher.net.peer import Peer
 
 
 def request(*fields, line="GET / HTTP/1.1", host="a"):
@@ -38,7 +39,7 @@ def test_trailing_blanks_are_no_part_of_a_value():
 
 
 def test_a_later_minor_version_is_1_1_to_us():
-    forwarded = forward_request(request(line="GET / HTTP/1.7"), b"1.2.3.4")
+    forwarded = forward_request(request(line="GET / HTTP/1.7"), Peer("1.2.3.4", 5, b"http"))
     assert forwarded.startswith(b"GET / HTTP/1.1\r\n")
 
 
@@ -67,11 +68,9 @@ def test_options_keeps_its_star():
     assert request(line="OPTIONS http://a HTTP/1.1").target == b"*"
 
 
-def test_only_idempotent_requests_without_a_body_may_go_twice():
-    assert request().replayable
-    assert not request(line="POST / HTTP/1.1").replayable
-    assert not request("Content-Length: 1").replayable
-    assert request(line="DELETE / HTTP/1.1").replayable
+@pytest.mark.parametrize(("method", "harmless"), [("GET", True), ("PUT", True), ("POST", False), ("PATCH", False)])
+def test_only_some_methods_may_be_served_twice(method, harmless):
+    assert request(line=f"{method} / HTTP/1.1").idempotent is harmless
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ async def test_another_address_and_other_numbers_for_a_pool_of_the_same_name():
 
 async def test_a_pool_that_was_taken_out_is_tried_again_at_once():
     async with front(answer_ok, None, policy="round_robin", health={"passive_failures": 1}) as f:
-        f.pools[1].port = f.service.upstreams["p1"].port
+        f.pools[1].port = f.service.upstreams["p1"].target.address.port
         for _ in range(4):
             assert status(await f.ask(get())) == 200
         await eventually(lambda: not f.service.health.is_up("p1"))
@@ -91,8 +91,11 @@ async def test_a_pool_that_was_taken_out_is_tried_again_at_once():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seed": 7}, "seed: a reload changes the pools only"),
-        ({"policy": {"name": "jsq"}, "queue": {"size": 5}}, "queue: a reload changes"),
+        ({"seed": 7}, "seed: cannot change while it runs"),
+        ({"policy": {"name": "jsq"}, "listen": "127.0.0.1:1", "rows": "x"}, "listen, rows: cannot change"),
+        ({"policy": {"name": "greedy", "options": {"c": 1}}}, "greedy"),
+        ({"shadow": ["sed"]}, "needs true_rate"),
+        ({"tls": {"certificate": "/nowhere"}}, "tls: cannot change"),
     ],
 )
 async def test_what_a_reload_cannot_do_is_refused_and_changes_nothing(change, message):

@@ -131,7 +131,7 @@ async def test_an_answer_that_is_none_becomes_502(answer):
         await client.send(get())
         assert status(await client.message()) == 502
         await f.settled()
-        assert f.metric("lased_upstream_errors_total", pool="p0", reason="protocol") == 1
+        assert f.metric("lased_upstream_errors_total", pool="p0", reason="protocol" if answer else "reset") == 1
         assert f.metric("lased_requests_total", pool="p0", code="5xx") == 1
 
 

@@ -1,0 +1,67 @@
+"""What a configuration asks for, made and tried before anything is changed: policies, TLS contexts, targets.
+
+So a reload that cannot be carried out is refused whole.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+from dispatcher import registry
+from dispatcher.config import Config, PolicyConfig, PoolConfig
+from dispatcher.core.interfaces import Learner, Policy
+from dispatcher.core.router import Router
+from dispatcher.core.streams import stream
+from dispatcher.core.types import Added
+from dispatcher.errors import ConfigError
+from dispatcher.net.tls import client_context, server_context
+from dispatcher.net.upstream import Target
+
+FIXED = ("listen", "admin", "seed", "rows", "state_file", "reuse_port", "admin_token", "access_log", "tracing")
+
+
+class Plan:
+    """config: to be carried out. before: the one in force, None at the start. Raises ConfigError."""
+
+    def __init__(self, config: Config, before: Config | None = None) -> None:
+        if before is not None:
+            self._check_fixed(config, before)
+        self.policy = learner(config.policy, config.seed, "policy", config.pools)
+        self.shadows: dict[str, Policy] = {
+            name: learner(PolicyConfig(name=name), config.seed, f"shadow/{name}", config.pools)
+            for name in config.shadow
+        }
+        self.server_tls: ssl.SSLContext | None = None
+        if config.tls.certificate:
+            self.server_tls = server_context(config.tls.certificate, config.tls.key)
+        elif config.tls.key:
+            raise ConfigError("tls.key: there is no tls.certificate that it could belong to")
+        self.targets = {pool.name: target(pool) for pool in config.pools}
+
+    def _check_fixed(self, config: Config, before: Config) -> None:
+        other = [key for key in FIXED if getattr(config, key) != getattr(before, key)]
+        if bool(config.tls.certificate) is not bool(before.tls.certificate):
+            other.append("tls")
+        if other:
+            raise ConfigError(f"{', '.join(other)}: cannot change while it runs; restart for that")
+
+
+def learner(policy: PolicyConfig, seed: int, dice: str, pools: list[PoolConfig]) -> Learner:
+    """A fresh policy. Raises ConfigError if it cannot work with these pools."""
+    made = [registry.create(policy.name, stream(seed, dice), policy.options) for _ in range(2)]
+    trial = Router(made[1])  # so that a pool that it refuses is found out before anything has happened
+    for pool in pools:
+        trial.apply(Added(pool.spec), 0.0)
+    if not isinstance(made[0], Learner):
+        raise ConfigError(f"policy {policy.name!r} tells no episode, rate and estimates; derive it from BasePolicy")
+    return made[0]
+
+
+def target(pool: PoolConfig) -> Target:
+    """Where a pool is and how to speak to it. Raises ConfigError."""
+    if not pool.secure:
+        return Target(pool.address)
+    try:
+        return Target(pool.address, client_context(pool.ca, pool.verify), pool.server_name)
+    except ConfigError as error:
+        raise ConfigError(f"pool {pool.name!r}: {error}") from error

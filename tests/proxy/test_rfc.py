@@ -1,0 +1,347 @@
+"""Rules of RFC 9110 and 9112 that no row of a bug list asked for: blanks before a colon, hops that are counted, loops,
+fields where none may be, versions, and bytes that come one by one."""
+
+import asyncio
+import itertools
+import random
+
+import pytest
+
+from tests.net.harness import front, get, status
+from tests.proxy.parts import EVIL, OK, answering, body_of, named, own_words, playing, refused_unseen, saying, unharmed
+
+
+@pytest.mark.parametrize("size", [0, 1])
+@pytest.mark.parametrize("field", [
+    b"X : y", b"X\t: y", b"Content-Length : 5", b"Transfer-Encoding : chunked", b"Connection : close", b"X Y: z",
+    b": y", b"X",
+    b" : y", b"X(: y", b"X\xe9: y", b"X\x00: y", b"X,Y: z",
+])  # fmt: skip
+async def test_X01_a_blank_before_the_colon_is_refused_as_is_any_name_that_is_none(field, size):
+    async with front(answering()) as f:
+        await refused_unseen(f, b"POST / HTTP/1.1\r\nHost: a\r\n" + field + b"\r\n\r\n" + EVIL, 400, size=size)
+
+
+@pytest.mark.parametrize(
+    "field", [b"X : y", b"Content-Length : 5", b"Transfer-Encoding : chunked", b"Set-Cookie\t: a=b"]
+)
+async def test_X01_in_an_answer_it_is_taken_out_or_the_answer_is_none(field):
+    """RFC 9112 5.1: never forwarded as it is."""
+    async with front(saying(b"HTTP/1.1 200 OK\r\n" + field + b"\r\nContent-Length: 2\r\n\r\nok")) as f:
+        client = await f.client()
+        await client.send(get())
+        head, _ = await client.message()
+        assert status((head,)) in (200, 502)
+        assert field not in head
+        await unharmed(f)
+
+
+@pytest.mark.parametrize("hops", [(), ("Max-Forwards: 0",), ("Max-Forwards: 5",)])
+@pytest.mark.parametrize("target", ["/", "/x?secret=1", "http://h/", "*"])
+async def test_X02_trace_ends_here_and_shows_nothing(target, hops):
+    """RFC 9110 9.3.8 and 7.6.2: with no hop left it must be answered here; a server may refuse the method."""
+    async with front(answering()) as f:
+        client = await f.client()
+        await client.send(get(target, "Cookie: secret", "Authorization: Basic secret", *hops, method="TRACE"))
+        head, body = await client.message()
+        assert status((head,)) in (200, 400, 405)
+        assert b"secret" not in head + body
+        assert f.pools[0].connections == []
+        await unharmed(f)
+
+
+@pytest.mark.parametrize(("said", "told"), [
+    (b"1", [b"0"]), (b"5", [b"4"]), (b"10", [b"9"]), (b"007", [b"6"]), (b"100000000", [b"99999999"]), (b"3 ", [b"2"]),
+])  # fmt: skip
+@pytest.mark.parametrize("target", ["*", "/", "http://h"])
+async def test_X03_hops_of_options_are_counted_down(said, told, target):
+    script = answering()
+    async with front(script) as f:
+        client = await f.client()
+        for _ in range(2):
+            await client.send(get(target, "Max-Forwards: " + said.decode(), method="OPTIONS"))
+            assert status(await client.message()) == 200
+        assert [named(head, b"max-forwards") for head in script.seen] == [told, told]
+        await unharmed(f)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "PUT", "QUERY"])
+@pytest.mark.parametrize("said", ["0", "1", "5"])
+async def test_X03_for_other_methods_they_mean_nothing(method, said):
+    """RFC 9110 7.6.2: a recipient may ignore the field on any other method."""
+    script = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    async with front(script) as f:
+        client = await f.client()
+        await client.send(get("/", f"Max-Forwards: {said}", method=method))
+        assert status(await client.message()) == 200
+        assert named(script.seen[0], b"max-forwards") == [said.encode()]
+        await unharmed(f)
+
+
+FRAMED = [("", b""), ("Content-Length: 5", b"hello"), (f"Content-Length: {len(EVIL)}", EVIL),
+          ("Transfer-Encoding: chunked", b"5\r\nhello\r\n0\r\n\r\n")]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["*", "/"])
+@pytest.mark.parametrize(("framing", "body"), FRAMED)
+@pytest.mark.parametrize("together", [False, True])
+async def test_X03_with_no_hop_left_options_is_answered_here_and_its_body_is_nobodys(target, framing, body, together):
+    await answered_here(200, get(target, "Max-Forwards: 0", *filter(None, [framing]), method="OPTIONS"), body, together)
+
+
+async def answered_here(code, head, body, together):
+    """The dispatcher answers this itself; the next request is itself alone, on this connection or another."""
+    script = answering()
+    async with front(script) as f:
+        client = await f.client()
+        await client.send(head + body if together else head)
+        answer, _ = await client.message()
+        assert status((answer,)) == code
+        assert f.pools[0].connections == []
+        if named(answer, b"connection") == [b"close"]:
+            assert await client.ended()
+            client = await f.client()
+        elif not together:
+            await client.send(body)
+        for framing, mine in (
+            ("Content-Length: 4", b"mine"),
+            ("Transfer-Encoding: chunked", b"4\r\nmine\r\n0\r\n\r\n"),
+        ):
+            await client.send(get("/next", framing, method="POST") + mine)
+            assert status(await client.message()) == 200
+        assert [own_words(head)[0] for head in script.seen] == [b"POST /next HTTP/1.1"] * 2
+        assert script.bodies == [b"mine", b"4\r\nmine\r\n0\r\n\r\n"]
+        await unharmed(f)
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: 5", b"Transfer-Encoding: chunked"])
+@pytest.mark.parametrize("interim", [b"100 Continue", b"102 Processing", b"103 Early Hints"])
+async def test_X04_an_interim_answer_has_no_length_and_no_coding(interim, framing):
+    """RFC 9110 8.6 and 9112 6.1; what follows it is the answer, not its body."""
+    async with front(saying(b"HTTP/1.1 %b\r\nX: y\r\n%b\r\n\r\n" % (interim, framing) + OK)) as f:
+        client = await f.client()
+        for _ in range(2):
+            await client.send(get())
+            assert await client.until(b"\r\n\r\n") == b"HTTP/1.1 %b\r\nX: y\r\n\r\n" % interim
+            assert (await client.message())[1] == b"ok"
+        assert len(f.pools[0].connections) == 1
+        await unharmed(f)
+
+
+@pytest.mark.parametrize("fields", [(b"Content-Length: 0",), (b"Content-Length: 5",), (b"Transfer-Encoding: chunked",)])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "OPTIONS"])
+async def test_X04_neither_has_a_204(fields, method):
+    async with front(answering(b"HTTP/1.1 204 No Content\r\nETag: e\r\n" + b"\r\n".join(fields) + b"\r\n\r\n")) as f:
+        client = await f.client()
+        for _ in range(2):
+            await client.send(get("/x", method=method))
+            head, _ = await client.message()
+            assert status((head,)) == 204
+            assert named(head, b"content-length") + named(head, b"transfer-encoding") == []
+            assert named(head, b"etag") == [b"e"]
+        assert len(f.pools[0].connections) == 1
+        await unharmed(f)
+
+
+async def its_name(f, script):
+    """What the dispatcher calls itself, as a pool reads it."""
+    assert status(await f.ask(get("/x"))) == 200
+    (via,) = named(script.seen.pop(), b"via")
+    script.bodies.pop()
+    assert via.startswith(b"1.1 ")
+    return via.removeprefix(b"1.1 ").decode()
+
+
+@pytest.mark.parametrize("chain", ["1.1 {0}", "1.0 {0}", "HTTP/1.1 {0}", "1.1 a, 1.1 {0}",
+                                   "1.1 {0}, 1.0 b (comment)", "1.1 {0} (it)",
+                                   "1.1 a\r\nVia: 1.1 {0}", "1.1 {0}\r\nVia: 1.1 a",
+                                   "1.1 a,1.1 {0},1.1 b"])  # fmt: skip
+@pytest.mark.parametrize(("framing", "body"), FRAMED[:3])
+async def test_X05_a_request_that_comes_round_again_ends_here_and_its_body_is_nobodys(chain, framing, body):
+    script = answering()
+    async with front(script) as f:
+        via = "Via: " + chain.format(await its_name(f, script))
+        client = await f.client()
+        await client.send(get("/x", via, *filter(None, [framing]), method="PUT") + body)
+        head, _ = await client.message()
+        assert status((head,)) == 508
+        assert script.seen == []
+        if named(head, b"connection") == [b"close"]:
+            client = await f.client()
+        await client.send(get("/next", "Content-Length: 4", method="POST") + b"mine")
+        assert status(await client.message()) == 200
+        assert script.bodies == [b"mine"]
+        await unharmed(f)
+
+
+@pytest.mark.parametrize(
+    "chain", ["1.1 a", "1.1 a, 1.0 b", "1.1 00000000.lased-dispatcher", "1.1 a (1.1 {0})", "1.1 x{0}", "1.1 {0}x"]
+)
+async def test_X05_others_in_the_chain_are_no_loop_and_stay_in_it(chain):
+    script = answering()
+    async with front(script) as f:
+        name = await its_name(f, script)
+        assert status(await f.ask(get("/x", "Via: " + chain.format(name)))) == 200
+        assert b", ".join(named(script.seen[0], b"via")).decode() == chain.format(name) + ", 1.1 " + name
+        await unharmed(f)
+
+
+@pytest.mark.parametrize("minor", range(1, 10))
+async def test_X06_a_later_minor_version_is_1_1_to_us(minor):
+    """RFC 9110 2.5: processed as the highest version understood; each side is told our own."""
+    script = answering()
+    async with front(script) as f:
+        client = await f.client()
+        for _ in range(2):
+            await client.send(b"POST /x HTTP/1.%d\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello" % minor)
+            head, body = await client.message()
+            assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert (body, named(head, b"connection")) == (b"ok", [])
+        assert [own_words(head)[0] for head in script.seen] == [b"POST /x HTTP/1.1"] * 2
+        assert script.bodies == [b"hello", b"hello"]
+        await unharmed(f)
+
+
+@pytest.mark.parametrize("minor", [0, 1, 2, 9])
+async def test_X06_nor_is_one_in_an_answer_an_error(minor):
+    async with front(answering(OK.replace(b"1.1", b"1.%d" % minor))) as f:
+        head, body = await f.ask(get())
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert body == b"ok"
+        await unharmed(f)
+
+
+@pytest.mark.parametrize("version", [b"HTTP/2.0", b"HTTP/0.9", b"HTTP/3.0", b"HTTP/2", b"RTSP/1.0", b"ICE/1.0",
+                                     b"ICY", b"http/1.1",
+                                     b"HTTP/11", b"HTTP/1.10", b"HTTPS/1.1", b"HTTP /1.1", b""])  # fmt: skip
+@pytest.mark.parametrize(
+    "framing", [b"Content-Length: 2\r\n\r\nok", b"Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"]
+)
+async def test_X06_an_answer_in_another_protocol_is_none(version, framing):
+    """RFC 9110 2.5: another major version is another message syntax, of which nothing can be known."""
+    async with front(saying(version + b" 200 OK\r\n" + framing)) as f:
+        assert status(await f.ask(get())) == 502
+        await unharmed(f)
+
+
+@pytest.mark.parametrize("fields", [
+    ("Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__", "Connection: Upgrade, HTTP2-Settings"),
+    ("Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__"),
+    ("upgrade: H2C", "connection: UPGRADE"),
+    ("Upgrade: h2c", "Upgrade: foo", "Connection: upgrade"),
+])  # fmt: skip
+@pytest.mark.parametrize("method", ["GET", "OPTIONS", "HEAD"])
+async def test_X07_an_offer_to_speak_http_2_goes_no_further(fields, method):
+    script = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    async with front(script) as f:
+        client = await f.client()
+        await client.send(get("/x", *fields, method=method) + get("/next"))
+        for _ in range(2):
+            assert status(await client.message()) == 200
+        assert own_words(script.seen[0]) == [f"{method} /x HTTP/1.1".encode(), b"Host: test"]
+        assert own_words(script.seen[1]) == [b"GET /next HTTP/1.1", b"Host: test"]
+        await unharmed(f)
+
+
+@pytest.mark.parametrize("raw", [b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n",
+                                 b"HTTP/1.1 101 Switching Protocols\r\n\r\n"])  # fmt: skip
+async def test_X07_a_switch_that_nobody_asked_for_is_no_answer(raw):
+    """RFC 9110 7.8: a server must not switch to what the client did not offer."""
+    async with front(saying(raw + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")) as f:
+        client = await f.client()
+        await client.send(get())
+        assert status(await client.message()) == 502
+        await client.send(get("/fresh"))
+        assert (await client.message())[1] == b"fresh"
+        await unharmed(f)
+
+
+@pytest.mark.parametrize("size", [0, 1])
+@pytest.mark.parametrize("first", [b"", b"\r\n"])
+async def test_X08_an_empty_line_before_a_request_is_skipped(first, size):
+    """RFC 9112 2.2; old clients send one behind the body of a POST."""
+    script = answering()
+    async with front(script) as f:
+        client = await f.client()
+        post = get("/x", "Content-Length: 5", method="POST") + b"hello"
+        raw = first + post + b"\r\n" + get("/y") + b"\r\n" + post
+        for i in range(0, len(raw), size or len(raw)):
+            await client.send(raw[i : i + (size or len(raw))])
+        for _ in range(3):
+            assert (await client.message())[1] == b"ok"
+        assert [own_words(head)[0].split(b" ")[1] for head in script.seen] == [b"/x", b"/y", b"/x"]
+        assert script.bodies == [b"hello", b"", b"hello"]
+        await unharmed(f)
+
+
+@pytest.mark.parametrize("before", [b"\n", b"\r", b" \r\n", b"\r\n\n", b"\r\n \r\n", b"\r\r\n", b"\x00\r\n"])
+async def test_X08_anything_else_there_is_refused(before):
+    async with front(answering()) as f:
+        await refused_unseen(f, before + EVIL, 400)
+
+
+@pytest.mark.parametrize("count", [2, 3, 100])
+async def test_X08_more_than_one_is_skipped_or_refused_but_nothing_else(count):
+    script = answering()
+    async with front(script) as f:
+        client = await f.client()
+        await client.send(b"\r\n" * count + get("/x"))
+        head, _ = await client.message()
+        assert (status((head,)), len(script.seen)) in ((200, 1), (400, 0))
+        await unharmed(f)
+
+
+ANSWERS = {
+    b"ok": OK,
+    b"hello": b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"2;x=y\r\nhe\r\n3\r\nllo\r\n0\r\nX-Sum: 1\r\n\r\n",
+    b"": b"HTTP/1.1 204 No Content\r\n\r\n",
+}
+
+
+def cuts(length, seed):
+    """Where to cut so many bytes: everywhere for seed 0, else at random."""
+    if not seed:
+        return list(range(1, length))
+    dice = random.Random(seed)
+    return sorted(dice.sample(range(1, length), min(length - 1, dice.randrange(1, 12))))
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_X09_it_does_not_matter_where_the_bytes_are_cut(seed):
+    requests = [
+        (get("/1"), b""),
+        (get("/2", "Content-Length: 5", method="POST"), b"hello"),
+        (get("/3", "Transfer-Encoding: chunked", method="PUT"), b"5;a=b\r\nhello\r\n0\r\nX: y\r\n\r\n"),
+        (get("/4", "X: " + "y" * 50, method="QUERY"), b""),
+    ]
+
+    async def play(wire, head):
+        script.bodies.append(await body_of(wire, head))
+        answer = list(ANSWERS.values())[len(script.bodies) % len(ANSWERS)]
+        edges = [0, *cuts(len(answer), seed), len(answer)]
+        for begin, end in itertools.pairwise(edges):
+            await wire.send(answer[begin:end])
+            await asyncio.sleep(0)
+
+    script = playing(play)
+    script.bodies = []
+    async with front(script) as f:
+        client = await f.client()
+        raw = b"".join(head + body for head, body in requests)
+        edges = [0, *cuts(len(raw), seed), len(raw)]
+        for begin, end in itertools.pairwise(edges):
+            await client.send(raw[begin:end])
+            await asyncio.sleep(0)
+        for i in range(1, 5):
+            head, got = await client.message()
+            if status((head,)) == 103:
+                head, got = await client.message()
+            assert got == list(ANSWERS)[i % len(ANSWERS)]
+        assert [own_words(head)[0].split(b" ")[1] for head in script.seen] == [b"/1", b"/2", b"/3", b"/4"]
+        chunked = script.bodies.pop(2)
+        assert script.bodies == [b"", b"hello", b""]
+        assert sum(len(part) for part in chunked.split(b"\r\n")[1:-3:2]) == 5
+        assert chunked.endswith(b"\r\n0\r\n\r\n")
+        assert len(f.pools[0].connections) == 1
+        await unharmed(f)
