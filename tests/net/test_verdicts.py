@@ -1,0 +1,313 @@
+"""Who is in: by what requests meet, by what probes find, by an operator's word, and never nobody."""
+
+import asyncio
+
+import pytest
+
+from dispatcher.net.probes import probe
+from dispatcher.registry import registered
+from tests.net.harness import Pool, answer_ok, eventually, front, get, status
+
+FAIL = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n"
+FINE = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+SOON = {"interval": 0.01, "rise": 2, "fall": 2, "timeout": 0.5}
+
+
+class Patient:
+    """A pool whose health can be set; its requests are answered well, its probes by `well`."""
+
+    def __init__(self, well=True, every=None):
+        self.well, self.probes, self.requests = well, 0, 0
+        self.every = every  # answers this one of so many requests with 500
+
+    async def __call__(self, wire):
+        while True:
+            head = await wire.until(b"\r\n\r\n")
+            if head.startswith(b"GET /health"):
+                self.probes += 1
+                await wire.send(FINE if self.well else FAIL)
+            else:
+                self.requests += 1
+                failing = self.every and self.requests % self.every == 0
+                await wire.send(FAIL if failing else FINE)
+
+
+def inside(f):
+    return [pool.id for pool in f.service.router.fleet.pools]
+
+
+async def ask(f, n):
+    client = await f.client()
+    answers = []
+    for _ in range(n):
+        await client.send(get())
+        answers.append(status(await client.message()))
+    client.close()
+    return answers
+
+
+async def test_probes_take_a_pool_out_and_bring_it_back():
+    sick, well = Patient(well=False), Patient()
+    async with front(sick, well, health={"path": "/health", **SOON}) as f:
+        await eventually(lambda: inside(f) == ["p1"])
+        assert f.service.health.verdict("p0") == "down"
+        assert f.metric("lased_pool_up", pool="p0") == 0
+        assert await ask(f, 20) == [200] * 20
+        assert (sick.requests, well.requests) == (0, 20)
+        sick.well = True
+        await eventually(lambda: inside(f) == ["p0", "p1"])
+        assert f.metric("lased_pool_up", pool="p0") == 1
+        assert f.metric("lased_requests_total", pool="p0", code="2xx") == 0, "probes are no requests"
+
+
+async def test_it_takes_several_probes_in_a_row():
+    async with front(Patient(), Patient(), health={"rise": 2, "fall": 3}) as f:
+        for well in (False, False, True, False, False):
+            f.service.health.probed("p0", well)
+        assert f.service.health.is_up("p0")
+        f.service.health.probed("p0", False)
+        assert not f.service.health.is_up("p0")
+        for well in (True, False, True):
+            f.service.health.probed("p0", well)
+        assert not f.service.health.is_up("p0")
+        f.service.health.probed("p0", True)
+        assert f.service.health.is_up("p0")
+
+
+async def test_if_all_are_down_all_are_tried():
+    pools = [Patient(well=False) for _ in range(3)]
+    async with front(*pools, health={"path": "/health", **SOON}) as f:
+        await eventually(lambda: all(f.service.health.verdict(f"p{i}") == "down" for i in range(3)))
+        assert inside(f) == ["p0", "p1", "p2"]
+        assert await ask(f, 6) == [200] * 6
+        pools[1].well = True
+        await eventually(lambda: inside(f) == ["p1"])
+
+
+async def test_too_few_are_not_left_alone_with_the_traffic():
+    async with front(*[Patient() for _ in range(4)], health={"floor": 0.5}) as f:
+        for pool in ("p0", "p1", "p2"):
+            for _ in range(3):
+                f.service.health.probed(pool, False)
+        assert inside(f) == ["p3", "p0", "p1", "p2"] or set(inside(f)) == {"p0", "p1", "p2", "p3"}
+        for _ in range(2):
+            f.service.health.probed("p0", True)
+        assert set(inside(f)) == {"p0", "p3"}
+
+
+async def test_requests_eject_no_more_than_the_floor_allows():
+    pools = [Patient(every=1) for _ in range(4)]
+    async with front(*pools, policy="round_robin", health={"passive_failures": 1, "floor": 0.5}) as f:
+        await ask(f, 40)
+        assert len(inside(f)) == 2
+
+
+async def test_a_pool_that_fails_every_other_request_is_ejected_for_its_share():
+    half, well = Patient(every=2), Patient()
+    async with front(half, well, policy="round_robin", health={"error_ratio": 0.4, "window": 20}) as f:
+        answers = await ask(f, 200)
+        assert f.service.health.verdict("p0") == "ejected"
+        assert answers.count(500) == half.requests // 2 <= 11
+
+
+async def test_a_pool_within_its_share_stays():
+    half, well = Patient(every=4), Patient()
+    async with front(half, well, policy="round_robin", health={"error_ratio": 0.4, "window": 20}) as f:
+        await ask(f, 200)
+        assert f.service.health.verdict("p0") == "up"
+
+
+async def test_a_pool_that_becomes_much_slower_than_it_was_is_ejected():
+    from dispatcher.core.types import Job, Outcome
+
+    async with front(Patient(), Patient(), policy="round_robin", health={"latency_factor": 5.0}) as f:
+        router, now = f.service.router, f.service.clock()
+
+        def served(n, seconds):
+            nonlocal now
+            for _ in range(n):
+                ticket = router.route(Job(1), now)
+                now += seconds if ticket.pool.id == "p0" else 0.01
+                f.service.health.settled(router.settle(ticket, now, Outcome.OK))
+
+        served(600, 0.05)
+        assert f.service.health.verdict("p0") == "up", "slow from the start is what it is used to"
+        served(100, 1.0)
+        assert f.service.health.verdict("p0") == "ejected"
+        assert f.service.health.verdict("p1") == "up"
+
+
+@pytest.mark.parametrize("policy", [name for name in registered() if name != "sed"] + ["sed"])
+async def test_a_pool_that_fails_fast_does_not_attract_the_traffic(policy):
+    async def slow(wire):
+        while True:
+            await wire.until(b"\r\n\r\n")
+            await asyncio.sleep(0.002)
+            await wire.send(FINE)
+
+    fast = Patient(every=1)
+    async with front(fast, slow, slow, policy=policy) as f:
+        answers = [code for some in await asyncio.gather(*(ask(f, 50) for _ in range(4))) for code in some]
+        assert answers.count(500) <= 15, f"{policy}: {answers.count(500)} of 200"
+        await f.settled()
+
+
+async def test_a_pool_comes_back_slowly_if_that_is_asked_for():
+    sick, well = Patient(), Patient()
+    async with front(sick, well, policy="jsq", health={"slow_start": 1000.0}) as f:
+        for verdict in (False, True):
+            for _ in range(3):
+                f.service.health.probed("p0", verdict)
+        assert inside(f) == ["p0", "p1"]
+        assert await ask(f, 100) == [200] * 100
+        assert sick.requests <= 1, "its share is hardly more than nothing yet"
+        f.service.router.fleet["p0"].ramp.began_at -= 500
+        before = sick.requests
+        await ask(f, 400)
+        assert 195 <= sick.requests - before <= 205, "half the decisions see it, and it is the first of equals"
+        f.service.router.fleet["p0"].ramp.began_at -= 500
+        before = sick.requests
+        await ask(f, 100)
+        assert sick.requests - before == 100
+        assert not f.service.router.fleet.limited
+
+
+async def test_a_pool_that_starts_slowly_serves_when_it_is_alone():
+    async with front(Patient(), Patient(), health={"slow_start": 1000.0}) as f:
+        for verdict in (False, True):
+            for _ in range(3):
+                f.service.health.probed("p0", verdict)
+        f.service.drain_pool("p1", True)
+        assert await ask(f, 5) == [200] * 5
+
+
+async def test_a_drained_pool_ends_what_it_has_and_gets_nothing_new():
+    gate = asyncio.Event()
+
+    async def held(wire):
+        await wire.until(b"\r\n\r\n")
+        await gate.wait()
+        await wire.send(FINE)
+
+    async with front(held, Patient()) as f:
+        client = await f.client()
+        await client.send(get())
+        await eventually(lambda: f.in_flight == [1, 0])
+        f.service.drain_pool("p0", True)
+        assert f.service.health.verdict("p0") == "drained"
+        assert await ask(f, 10) == [200] * 10
+        assert f.in_flight == [1, 0]
+        gate.set()
+        assert status(await client.message()) == 200
+        await f.settled()
+        f.service.drain_pool("p0", False)
+        assert inside(f) == ["p0", "p1"]
+
+
+async def test_if_all_are_drained_nobody_serves():
+    async with front(Patient(), Patient()) as f:
+        for pool in ("p0", "p1"):
+            f.service.drain_pool(pool, True)
+        assert inside(f) == []
+        assert await ask(f, 1) == [503]
+        f.service.drain_pool("p0", False)
+        assert await ask(f, 1) == [200]
+
+
+async def test_ejected_drained_and_probed_down_do_not_undo_each_other():
+    async with front(
+        Patient(every=1), Patient(), policy="round_robin", health={"passive_failures": 1, "ejection": 0.1}
+    ) as f:
+        await ask(f, 2)
+        health = f.service.health
+        assert health.verdict("p0") == "ejected"
+        f.service.drain_pool("p0", True)
+        assert health.verdict("p0") == "drained"
+        await asyncio.sleep(0.15)
+        assert inside(f) == ["p1"], "the end of its ejection does not undo the drain"
+        for _ in range(3):
+            health.probed("p0", False)
+        f.service.drain_pool("p0", False)
+        assert (health.verdict("p0"), inside(f)) == ("down", ["p1"])
+        for _ in range(2):
+            health.probed("p0", True)
+        assert inside(f) == ["p0", "p1"]
+
+
+async def test_two_pools_at_one_address_are_probed_apart():
+    one = Patient()
+
+    async def script(wire):
+        head = await wire.until(b"\r\n\r\n")
+        await wire.send(FINE if b"/good" in head else FAIL)
+
+    async with front(script, health=SOON) as f:
+        port = f.pools[0].port
+        f.service.add_pool({"name": "other", "url": f"http://127.0.0.1:{port}", "health_path": "/good"})
+        f.service.add_pool({"name": "bad", "url": f"http://127.0.0.1:{port}", "health_path": "/bad"})
+        await eventually(lambda: f.service.health.verdict("bad") == "down")
+        assert f.service.health.verdict("other") == "up"
+        assert f.service.health.verdict("p0") == "up", "it is not probed at all"
+        f.service.remove_pool("bad")
+        assert one.probes == 0
+
+
+async def test_without_probes_what_they_found_is_void():
+    sick = Patient(well=False)
+    async with front(sick, Patient(), health={"path": "/health", **SOON}) as f:
+        await eventually(lambda: inside(f) == ["p1"])
+        data = f.service.config.model_dump()
+        data["health"]["path"] = ""
+        f.service.take_over(type(f.service.config).model_validate(data))
+        assert inside(f) == ["p0", "p1"]
+        seen = sick.probes
+        await asyncio.sleep(0.05)
+        assert sick.probes <= seen + 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "well"),
+    [
+        (FINE, True),
+        (b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n", True),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", False),
+        (FAIL, False),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\ncut", False),
+        (b"nonsense\r\n\r\n", False),
+        (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", False),
+        (b"", False),
+    ],
+)
+async def test_a_probe_wants_a_whole_good_answer(answer, well):
+    async def script(wire):
+        seen.append(await wire.until(b"\r\n\r\n"))
+        await wire.send(answer)
+
+    seen = []
+    async with front(script) as f:
+        assert await probe(f.service.upstreams["p0"], "/health?x", 1.0) is well
+        assert seen[0].startswith(b"GET /health?x HTTP/1.1\r\nHost: 127.0.0.1:")
+        await eventually(lambda: not f.service.upstreams["p0"].connections)
+
+
+async def test_a_probe_of_a_silent_or_absent_pool_fails_in_time():
+    async def silent(wire):
+        await wire.rest()
+
+    async with front(silent, None) as f:
+        assert await probe(f.service.upstreams["p0"], "/", 0.05) is False
+        assert await probe(f.service.upstreams["p1"], "/", 1.0) is False
+        await eventually(lambda: not f.service.upstreams["p0"].connections)
+
+
+async def test_a_pool_may_be_removed_while_it_is_ejected_or_probed():
+    async with front(
+        Patient(every=1), Patient(), policy="round_robin", health={"passive_failures": 1, "path": "/health", **SOON}
+    ) as f:
+        await ask(f, 2)
+        f.service.remove_pool("p0")
+        fresh = await Pool(answer_ok).open()
+        f.service.add_pool({"name": "p0", "url": f"http://127.0.0.1:{fresh.port}"})
+        assert inside(f) == ["p0", "p1"] or set(inside(f)) == {"p0", "p1"}
+        assert await ask(f, 4) == [200] * 4
+        await fresh.close()
