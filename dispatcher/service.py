@@ -158,10 +158,10 @@ class Service:
         known by name. Raises ConfigError, with nothing changed."""
         plan = Plan(config, self.config)
         policy_changes = config.policy != self.config.policy
-        if policy_changes and isinstance(plan.policy, Remembering):
-            self._remember()
-            plan.policy.recall(self._known)
         if policy_changes:
+            self._remember()
+            if isinstance(plan.policy, Remembering):
+                plan.policy.recall(self._known)
             self.router.switch(plan.policy, self.clock())
         before = {pool.name: pool for pool in self.config.pools}
         shadows_change = config.shadow != self.config.shadow

@@ -63,6 +63,7 @@ class ClientConnection(asyncio.Protocol):
         self._lingering = False
         self._writing_held = False
         self.draining = False
+        self._unused = True  # has not brought a request yet
         self.peer: Peer
         self.upload_complete = True
 
@@ -135,6 +136,7 @@ class ClientConnection(asyncio.Protocol):
         if limits.body_bytes and isinstance(request.length, int) and request.length > limits.body_bytes:
             raise BadRequest(f"the body is over {limits.body_bytes} bytes", 413, "body_too_large")
         self._request = request
+        self._unused = False
         self._body_size = 0
         retry = self._settings.retry
         self._kept = bytearray() if request.idempotent or "non_idempotent" in retry.on else None
@@ -348,11 +350,11 @@ class ClientConnection(asyncio.Protocol):
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
 
-    def drain(self, fresh: bool = False) -> None:
-        """Take no further request; close now if none is under way. fresh: just accepted, and so its first one may be on
-        its way and is served."""
+    def drain(self) -> None:
+        """Take no further request; close now if none is under way. Who has just connected gets his first one served: it
+        may be on its way."""
         self.draining = True
-        if fresh:
+        if self._unused:
             self._sending.set(LINGER)
         elif self._exchange is not None:
             self._exchange.keep_alive = False

@@ -87,7 +87,7 @@ class Server:
     def _opened(self, connection: ClientConnection) -> None:
         self._connections.add(connection)
         if self.draining:
-            connection.drain(fresh=True)
+            connection.drain()
 
     def _closed(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)
