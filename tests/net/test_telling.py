@@ -23,8 +23,8 @@ def told(address, *fields, host="shop.example", trusted=TRUSTED):
 
 
 def test_a_stranger_is_not_believed():
-    claims = ["X-Forwarded-For: 6.6.6.6", "X-Forwarded-Proto: https", "X-Forwarded-Host: evil", "Forwarded: for=6.6.6.6",
-              "X_Forwarded_For: 6.6.6.6", "x_forwarded-for: 6.6.6.6"]  # fmt: skip
+    claims = ["X-Forwarded-For: 6.6.6.6", "X-Forwarded-Proto: https", "X-Forwarded-Host: evil",
+              "Forwarded: for=6.6.6.6", "X_Forwarded_For: 6.6.6.6", "x_forwarded-for: 6.6.6.6"]  # fmt: skip
     assert told("192.0.2.1", *claims) == [
         "X-Forwarded-For: 192.0.2.1",
         "X-Forwarded-Proto: http",
