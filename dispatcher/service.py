@@ -26,7 +26,7 @@ from dispatcher.net.access_log import AccessLog
 from dispatcher.net.addresses import Address, inherited, parse_address
 from dispatcher.net.admin import EXPLAINED, Admin
 from dispatcher.net.clock import make_clock
-from dispatcher.net.exchange import Forwarder
+from dispatcher.net.forwarder import Forwarder
 from dispatcher.net.health import PoolHealth
 from dispatcher.net.probes import Prober
 from dispatcher.net.queue import Queue
@@ -111,6 +111,9 @@ class Service:
         self.registry.register(collector)
         self.admin = Admin(self.server, self.meter, self.rows, self.registry, collector, self.clock, self, config.token)
         self._lag = self._tell_about_itself()
+        Gauge("lased_queue_length", "Requests that wait for room in a pool.", registry=self.registry).set_function(
+            lambda: len(queue)
+        )
 
     def _tell_about_itself(self) -> Histogram:
         build = Gauge("lased_build_info", "1, with the version.", ["version"], registry=self.registry)

@@ -18,9 +18,9 @@ from dispatcher.errors import (
     UpstreamStale,
     UpstreamTimeout,
 )
+from dispatcher.net.answers import Response, parse_response
 from dispatcher.net.clock import Timer
 from dispatcher.net.framing import Body, Reader
-from dispatcher.net.heads import Response, parse_response
 from dispatcher.net.settings import Timeouts
 
 HEAD_LIMIT = 32768  # bytes of an answer's head
@@ -206,8 +206,8 @@ class PoolConnection(asyncio.Protocol):
         except RequestError as error:
             self._fail(error)
         else:
-            if not self._over.done():
-                self._arm()
+            if self._response is not None and not self._over.done():
+                self._arm()  # before, interim answers and bits of a head win a pool no time
         self._conversation.flush()
         if self._switching:
             self._switch()

@@ -10,6 +10,7 @@ import math
 import random
 import time
 from collections.abc import Callable
+from email.utils import formatdate
 
 EARLY = 0.002  # seconds: loops with millisecond timers may call that much too soon
 
@@ -23,6 +24,23 @@ def make_clock() -> Callable[[], float]:
 def wall() -> float:
     """Seconds since 1970, for people who read logs; for nothing that is measured."""
     return time.time()
+
+
+class _Date:
+    """The present second, spelled out at most once."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._text = b""
+
+    def __call__(self) -> bytes:
+        second = int(time.time())
+        if second != self._second:
+            self._second, self._text = second, formatdate(second, usegmt=True).encode()
+        return self._text
+
+
+http_date = _Date()  # for Date fields
 
 
 class Timer:

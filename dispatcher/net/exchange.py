@@ -9,116 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
-from itertools import count
-from typing import Protocol
 
-from dispatcher.core.router import NOTHING, Router
+from dispatcher.core.router import NOTHING
 from dispatcher.core.types import Job, Outcome, Ticket
 from dispatcher.errors import BadRequest, OutOfResources, PoolsFull, RequestError, UpstreamRefused, UpstreamStale
+from dispatcher.net.answers import Response, forward_response, last_chunk, own_answer, service_time
 from dispatcher.net.backend import SWITCHING, PoolConnection
-from dispatcher.net.events import Events
+from dispatcher.net.clock import http_date
+from dispatcher.net.forwarder import Client, Forwarder, Span
 from dispatcher.net.framing import Body
-from dispatcher.net.heads import (
-    NAME,
-    Request,
-    Response,
-    forward_request,
-    forward_response,
-    last_chunk,
-    own_answer,
-    service_time,
-)
-from dispatcher.net.health import PoolHealth
+from dispatcher.net.heads import Request, forward_request
 from dispatcher.net.peer import Peer
-from dispatcher.net.queue import Place, Queue
-from dispatcher.net.retries import Budget, cause
-from dispatcher.net.settings import Settings
-from dispatcher.net.upstream import Upstream
+from dispatcher.net.queue import Place
+from dispatcher.net.retries import cause
 
 CLIENT_LEFT = 499
-
-
-class Client(Protocol):
-    """The client's side of an exchange."""
-
-    @property
-    def peer(self) -> Peer: ...
-    @property
-    def upload_complete(self) -> bool:
-        """The whole request is here."""
-        ...
-
-    def write(self, data: bytes) -> None: ...
-    def attach_upload(self, connection: PoolConnection | None) -> None:
-        """Send the body, from its beginning and what comes of it, to this connection."""
-        ...
-
-    @property
-    def replayable(self) -> bool:
-        """The body, as far as it has gone on, is kept and can be sent again."""
-        ...
-
-    def join(self, connection: PoolConnection, rest: bytes, over: Callable[[], None]) -> None:
-        """Become a tunnel to this connection, which has sent `rest` already."""
-        ...
-
-    def hold_reading(self, hold: bool) -> None: ...
-    def break_off(self) -> None:
-        """End the connection inside an answer, so that the client sees it broken."""
-        ...
-
-
-class Log(Protocol):
-    """Told of every request that is over, and of what was no request."""
-
-    def over(self, exchange: Exchange) -> None: ...
-    def refused(self, peer: Peer, error: RequestError) -> None: ...
-
-
-class Span(Protocol):
-    """A request as a tracing system sees it."""
-
-    @property
-    def traceparent(self) -> bytes:
-        """What the pool is told, as in W3C Trace Context."""
-        ...
-
-    def end(self, exchange: Exchange) -> None: ...
-
-
-class Spans(Protocol):
-    """Makes spans."""
-
-    def begin(self, request: Request) -> Span: ...
-
-
-class Forwarder:
-    """What all exchanges share: the router, the pools' connections, who counts."""
-
-    def __init__(
-        self,
-        router: Router,
-        upstreams: Mapping[str, Upstream],
-        health: PoolHealth,
-        events: Events,
-        clock: Callable[[], float],
-        settings: Settings,
-        queue: Queue,
-        name: bytes = NAME,
-    ) -> None:
-        self.settings = settings  # read at each use, so that a reload is in force at once
-        self.queue = queue
-        self.budget = Budget(settings.retry)
-        self.log: Log | None = None
-        self.spans: Spans | None = None
-        self.name = name  # ours in Via: by it a request that comes round again is known
-        self.router = router
-        self.upstreams = upstreams
-        self.health = health
-        self.events = events
-        self.clock = clock
-        self.numbers = count(1)
 
 
 class Exchange:
@@ -280,11 +185,14 @@ class Exchange:
         if queue.empty:
             with contextlib.suppress(PoolsFull):
                 return self._route()
-        with queue.place() as self._place:
-            while True:
-                await self._place.turn()
-                with contextlib.suppress(PoolsFull):
-                    return self._route()
+        try:
+            with queue.place() as self._place:
+                while True:
+                    await self._place.turn()
+                    with contextlib.suppress(PoolsFull):
+                        return self._route()
+        finally:
+            self._forwarder.events.queued(self._forwarder.clock() - self.began_at)
 
     async def _try(self, ticket: Ticket, fresh: bool) -> RequestError | None:
         """Send the request where the ticket says and relay the answer; settles the ticket."""
@@ -357,7 +265,7 @@ class Exchange:
     def _answer(self, status: int, text: str) -> None:
         self.status = status
         self.keep_alive = self.keep_alive and self._client.upload_complete
-        self._client.write(own_answer(status, text, self.keep_alive, self.method))
+        self._client.write(own_answer(status, text, http_date(), self.keep_alive, self.method))
 
     @property
     def begun(self) -> bool:
@@ -409,7 +317,7 @@ class Exchange:
             self._chunked = isinstance(response.length, Body) and self.request.minor > 0
             self.keep_alive = self.keep_alive and not self.unframed and self._client.upload_complete
             self.reported = service_time(response.timing)
-        self._head += forward_response(response, self.request.minor, self.keep_alive, self._forwarder.name)
+        self._head += forward_response(response, self.request.minor, self.keep_alive, self._forwarder.name, http_date())
 
     def answer_data(self, data: bytes) -> None:
         self._pieces.append(data)

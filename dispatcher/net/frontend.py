@@ -8,15 +8,18 @@ taken to have left (as nginx does): its request is given up at once and its pool
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import struct
 from typing import TYPE_CHECKING, cast
 
 from dispatcher.errors import BadRequest
-from dispatcher.net.clock import Timer
-from dispatcher.net.exchange import Exchange, Forwarder
+from dispatcher.net.answers import own_answer
+from dispatcher.net.clock import Timer, http_date
+from dispatcher.net.exchange import Exchange
+from dispatcher.net.forwarder import Forwarder
 from dispatcher.net.framing import Body, Reader
-from dispatcher.net.heads import Request, own_answer, parse_request
+from dispatcher.net.heads import Request, parse_request
 from dispatcher.net.peer import Peer
 from dispatcher.net.settings import Settings
 from dispatcher.net.tunnel import Tunnel
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 PIPELINED = 65536  # unread bytes beyond which reading stops
 UPLOAD_HELD = 65536  # bytes of a body kept while its pool's connection is being made
 PIPELINE_FULL, UPLOAD_WAITS, POOL_SLOW = 1, 2, 4  # reasons not to read, as bits
+LOOK = 0.25  # seconds between two looks at a client that is not read
 LINGER = 2.0  # seconds in which a client may still read its answer while it goes on sending
 
 
@@ -48,6 +52,7 @@ class ClientConnection(asyncio.Protocol):
         self._reader = Reader(self, forwarder.settings.limits.head_bytes)
         self._sending = Timer(self._loop, self._sent_too_slowly)  # what the client owes us
         self._taking = Timer(self._loop, self._abort)  # for the client to take what we owe it
+        self._looking = Timer(self._loop, self._look)  # whether it is still there while we do not read
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._request: Request | None = None  # read, and not answered yet
@@ -109,6 +114,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport = None  # a dead one must not be touched again
         self._sending.stop()
         self._taking.stop()
+        self._looking.stop()
         self._closed(self)
         if self._exchange is not None and self._exchange.tunnelled:
             return  # what is on its way to the pool still gets there
@@ -184,6 +190,7 @@ class ClientConnection(asyncio.Protocol):
         assert connection.transport is not None
         self._sending.stop()
         self._taking.stop()
+        self._looking.stop()
         self._hold(PIPELINE_FULL | UPLOAD_WAITS | POOL_SLOW, False)
         unread, self._reader.rest = self._reader.rest, b""
         timeouts = self._settings.timeouts
@@ -228,7 +235,7 @@ class ClientConnection(asyncio.Protocol):
             if self._exchange is not None and self._exchange.begun:
                 self._exchange.break_off()
             else:
-                self.write(own_answer(500, "internal error", keep_alive=False))
+                self.write(own_answer(500, "internal error", http_date(), keep_alive=False))
         self._close_gently(self._reader.rest != b"" or not self.upload_complete)
 
     def _next_request(self) -> None:
@@ -287,7 +294,7 @@ class ClientConnection(asyncio.Protocol):
             if self._forwarder.log is not None:
                 self._forwarder.log.refused(self.peer, error)
             self._request = None
-            self.write(own_answer(error.status, error.public, keep_alive=False))
+            self.write(own_answer(error.status, error.public, http_date(), keep_alive=False))
             self._close_gently(linger=True)
         else:
             self._exchange.refuse(error)
@@ -299,8 +306,22 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._holds:
             self._transport.pause_reading()
+            self._looking.set(LOOK)
         else:
             self._transport.resume_reading()
+
+    def _look(self) -> None:
+        """A loop that does not read does not notice that the other side is gone; who waits for nobody must not hold a
+        pool."""
+        connected = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if connected is None or not self._holds or connected.fileno() < 0:
+            return
+        seen = select.poll()
+        seen.register(connected.fileno(), select.POLLRDHUP | select.POLLHUP | select.POLLERR)
+        if self._exchange is not None and seen.poll(0):
+            self._abort()
+        else:
+            self._looking.set(LOOK)
 
     # -- its end
 

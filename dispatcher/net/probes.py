@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from random import Random
 
 from dispatcher.errors import OutOfResources, RequestError
-from dispatcher.net.heads import Response
+from dispatcher.net.answers import Response
 from dispatcher.net.health import PoolHealth
 from dispatcher.net.upstream import Upstream
 

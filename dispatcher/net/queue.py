@@ -54,6 +54,9 @@ class Queue(Recorder):
         self.timeout = timeout
         self._line: deque[Place] = deque()
 
+    def __len__(self) -> int:
+        return len(self._line)
+
     @property
     def empty(self) -> bool:
         return not self._line

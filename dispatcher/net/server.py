@@ -15,9 +15,10 @@ from typing import Any, cast
 
 from dispatcher.core.router import Router
 from dispatcher.net.addresses import Address, bound, listen_on
-from dispatcher.net.exchange import Forwarder
+from dispatcher.net.answers import own_answer
+from dispatcher.net.clock import http_date
+from dispatcher.net.forwarder import Forwarder
 from dispatcher.net.frontend import ClientConnection
-from dispatcher.net.heads import own_answer
 
 BACKLOG = 4096
 
@@ -27,7 +28,7 @@ class _TooMany(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         refused = cast(asyncio.Transport, transport)
-        refused.write(own_answer(503, "too many connections", keep_alive=False))
+        refused.write(own_answer(503, "too many connections", http_date(), keep_alive=False))
         refused.close()
 
 

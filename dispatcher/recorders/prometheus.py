@@ -54,6 +54,8 @@ class PrometheusRecorder:
                                         ["pool", "reason"], **new)  # fmt: skip
         self._retries = Counter("lased_retries_total", "Further tries of a request.", ["reason"], **new)
         self._rejected = Counter("lased_rejected_total", "Requests refused without being routed.", ["reason"], **new)
+        self._queued = Histogram("lased_queue_wait_seconds", "Waits for room in a pool, of requests that had to wait.",
+                                 buckets=SECONDS, **new)  # fmt: skip
         self._aborts = Counter(
             "lased_client_aborts_total", "Clients that left before their answer was complete.", **new
         )
@@ -132,6 +134,9 @@ class PrometheusRecorder:
 
     def rejected(self, reason: str) -> None:
         self._rejected.labels(reason).inc()
+
+    def queued(self, seconds: float) -> None:
+        self._queued.observe(seconds)
 
     def client_left(self) -> None:
         self._aborts.inc()

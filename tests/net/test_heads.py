@@ -3,8 +3,9 @@
 import pytest
 
 from dispatcher.errors import BadRequest, UpstreamProtocolError
+from dispatcher.net.answers import forward_response, parse_response, service_time
 from dispatcher.net.framing import Body
-from dispatcher.net.heads import forward_request, forward_response, parse_request, parse_response, service_time
+from dispatcher.net.heads import forward_request, parse_request
 from dispatcher.net.peer import Peer
 
 
