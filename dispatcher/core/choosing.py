@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
+import numpy as np
+
+from dispatcher.core.delay import Floats
 from dispatcher.core.interfaces import PoolView
 from dispatcher.errors import ConfigError, PolicyError
 
@@ -37,7 +40,7 @@ def equals(pools: Sequence[PoolView], scores: Sequence[float]) -> list[PoolView]
 
 def argmin(
     pools: Sequence[PoolView],
-    scores: Sequence[float],
+    scores: Sequence[float] | Floats,
     ties: Ties = "first",
     speed: Callable[[PoolView], float] | None = None,
     rng: Random | None = None,
@@ -47,6 +50,10 @@ def argmin(
     pools, scores: of equal length n ≥ 1, in fleet order. speed: the rate by which `slowest` and `fastest` choose
     among equals; rng: the dice of `random`. PolicyError if a score is not a number.
     """
+    if isinstance(scores, np.ndarray):
+        if ties == "first":
+            return _first(pools, scores)
+        scores = cast(list[float], scores.tolist())
     if ties == "first":  # without a list: it is on every request's way
         low = min(scores)
         limit = low + 2 * TOLERANCE * abs(low)
@@ -61,6 +68,16 @@ def argmin(
     if ties == "fastest" and speed is not None:
         return max(tied, key=speed)
     return tied[0]
+
+
+def _first(pools: Sequence[PoolView], scores: Floats) -> PoolView:
+    """`argmin` over many at once."""
+    low = scores.min()
+    least = scores <= low + 2 * TOLERANCE * abs(low)
+    i = int(least.argmax())
+    if not least[i]:
+        raise PolicyError("a score is not a number")
+    return pools[i]
 
 
 class Turns:

@@ -97,7 +97,7 @@ class Fleet:
     def without(self, excluded: frozenset[str]) -> View:
         return View(tuple(pool for pool in self.pools if pool.id not in excluded))
 
-    def with_room(self, excluded: frozenset[str], now: float) -> View:
+    def with_room(self, excluded: frozenset[str], now: float) -> Fleet | View:
         """The pools that may get a request now: none that is full, one that starts slowly in its turn or in need."""
         full, waiting = set(excluded), set()
         for pool in self.pools:
@@ -107,6 +107,8 @@ class Fleet:
                 waiting.add(pool.id)
         if any(pool.ramp is not None and pool.ramp.is_over(now) for pool in self.pools):
             self._end_ramps(now)
+        if not full and not waiting:
+            return self
         view = self.without(frozenset(full | waiting))
         return view if view.pools or not waiting else self.without(frozenset(full))
 

@@ -104,10 +104,14 @@ class Remembering(Protocol):
 
 @runtime_checkable
 class Scoring(Protocol):
-    """A policy that can say what it compares."""
+    """A policy that can say what it compares: sequences or arrays of floats, in the order of `pools`."""
 
-    def score(self, pool: PoolView, now: float) -> float:
-        """The least one wins."""
+    def scores(self, pools: tuple[PoolView, ...], now: float) -> Any:
+        """The least one wins. To be asked right after a decision."""
+        ...
+
+    def rates(self, pools: tuple[PoolView, ...]) -> Any:
+        """The rates on which decisions about these pools stand now."""
         ...
 
 

@@ -165,7 +165,7 @@ class Admin:
     def _explained(self, row: Row) -> dict[str, Any]:
         pools = [
             {"name": pool, "in_flight": q, "rate": rate}
-            for pool, q, rate in zip(row.pools, row.in_flight, row.rates, strict=True)
+            for pool, q, rate in zip(row.pools, row.in_flight, map(float, row.rates), strict=True)
         ]
         return {
             "n": row.n,
@@ -174,6 +174,6 @@ class Admin:
             "phase": row.phase,
             "episode": row.episode,
             "wrong_because_of": row.cause,
-            "scores": row.scores,
+            "scores": list(map(float, row.scores)),
             "pools": pools,
         }

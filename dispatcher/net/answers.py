@@ -67,8 +67,7 @@ def parse_response(raw: bytes, method: bytes) -> Response:
         raise UpstreamProtocolError(f"the pool's answer has no legal status: {parser.get_status_code()}")
     response = Response(parser.get_status_code(), fields.reason, minor, fields.headers)
     length: int | Body | None = None
-    for name, value in fields.headers:
-        key = name.lower()
+    for key, value in fields.noted:
         if key == b"content-length":
             length = int(value)
         elif key == b"transfer-encoding":

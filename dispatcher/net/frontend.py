@@ -99,7 +99,7 @@ class ClientConnection(asyncio.Protocol):
             self._hold(PIPELINE_FULL, len(self._reader.rest) > PIPELINED)
             return
         fresh = self._request is None and not self._reader.begun
-        self._feed(lambda: self._reader.feed(data))
+        self._feed(data)
         if self._request is not None and not self.upload_complete:
             self._sending.set(self._settings.timeouts.idle)
         elif fresh and self._reader.begun:
@@ -174,7 +174,8 @@ class ClientConnection(asyncio.Protocol):
     def attach_upload(self, connection: PoolConnection | None) -> None:
         self._upload_to = connection
         if connection is None:
-            self._hold(POOL_SLOW, False)
+            if self._holds:
+                self._hold(POOL_SLOW, False)
             return
         if self._kept:
             self._upload.insert(0, bytes(self._kept))
@@ -243,11 +244,12 @@ class ClientConnection(asyncio.Protocol):
         self._upload.clear()  # what no pool has taken of the last one's body
         self._upload_size = 0
         self._sending.set(self._settings.timeouts.keepalive)
-        self._feed(self._reader.next)
+        self._feed(None)
         if self._has_request:
             self._hold(PIPELINE_FULL, len(self._reader.rest) > PIPELINED)
             return
-        self._hold(PIPELINE_FULL | UPLOAD_WAITS, False)
+        if self._holds:
+            self._hold(PIPELINE_FULL | UPLOAD_WAITS, False)
         if self._reader.begun:
             self._sending.set(self._settings.timeouts.head)
 
@@ -266,14 +268,18 @@ class ClientConnection(asyncio.Protocol):
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
-    def _feed(self, read: Callable[[], None]) -> None:
-        """Let the reader go on, and pass on what it found of a body."""
+    def _feed(self, data: bytes | None) -> None:
+        """Let the reader go on, with what has come or with what it has, and pass on what it found of a body."""
         try:
-            read()
+            if data is None:
+                self._reader.next()
+            else:
+                self._reader.feed(data)
         except BadRequest as error:
             self._refuse(error)
         else:
-            self._pass_upload()
+            if self._upload or self._upload_to is not None:
+                self._pass_upload()
 
     def _pass_upload(self) -> None:
         if self._upload_to is not None:
@@ -284,7 +290,8 @@ class ClientConnection(asyncio.Protocol):
                     self._kept = None
             self._upload.clear()
             self._upload_size = 0
-        self._hold(UPLOAD_WAITS, self._upload_size > UPLOAD_HELD)
+        if self._holds or self._upload_size > UPLOAD_HELD:
+            self._hold(UPLOAD_WAITS, self._upload_size > UPLOAD_HELD)
 
     def _refuse(self, error: BadRequest) -> None:
         """The request cannot be understood, or may not go on: nothing after it can be read either."""

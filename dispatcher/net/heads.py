@@ -13,7 +13,7 @@ import httptools
 
 from dispatcher.errors import BadRequest
 from dispatcher.net.framing import Body
-from dispatcher.net.peer import Peer, tells_origin
+from dispatcher.net.peer import ORIGIN, Peer, tells_origin
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -22,11 +22,15 @@ HOP_BY_HOP = frozenset(
     b" upgrade http2-settings".split()
 )
 KEPT = frozenset((b"host", b"content-length", b"via"))  # fields that no Connection field can take away
+NOTED = frozenset(
+    b"host content-length transfer-encoding connection te via upgrade max-forwards server-timing".split()
+)  # fields that say something to us
+OURS = HOP_BY_HOP | ORIGIN | {b"host", b"max-forwards", b"traceparent"}  # of a request, not to be passed as they are
 IDEMPOTENT = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"))
 LISTED = IDEMPOTENT | {b"POST", b"PATCH"}
 NAME = b"lased-dispatcher"  # in Via, where nothing else was chosen
 VIA = b"Via: 1.%d %b\r\n\r\n"
-_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([^ \r\n]*) HTTP/([0-9])\.([0-9])\r\n")
 _HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z\-._~!$&'()*+;=%]*)(?::[0-9]*)?")
 _ABSOLUTE = re.compile(rb"(?i:https?)://([^/?#]+)([^#]*)")
 _HOPS = re.compile(rb"[0-9]{1,9}")
@@ -34,16 +38,21 @@ VERSION = re.compile(rb"HTTP/([0-9])\.([0-9])")
 
 
 class Fields:
-    """What llhttp calls back on."""
+    """What llhttp calls back on. noted: those with a meaning for us, under their lower-case names."""
 
-    __slots__ = ("headers", "reason")
+    __slots__ = ("headers", "noted", "reason")
 
     def __init__(self) -> None:
         self.headers: Headers = []
+        self.noted: Headers = []
         self.reason = b""
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name, value.rstrip(b" \t")))
+        value = value.rstrip(b" \t")
+        self.headers.append((name, value))
+        key = name.lower()
+        if key in NOTED:
+            self.noted.append((key, value))
 
     def on_status(self, reason: bytes) -> None:
         self.reason += reason
@@ -98,13 +107,13 @@ def tokens(value: bytes) -> frozenset[bytes]:
 
 
 def _request_line(raw: bytes) -> tuple[bytes, bytes, int]:
-    parts = raw[: raw.index(b"\r\n")].split(b" ")
-    version = VERSION.fullmatch(parts[-1])
-    if len(parts) != 3 or version is None or not _TOKEN.fullmatch(parts[0]):
+    line = _LINE.match(raw)
+    if line is None:
         raise BadRequest("the request line is not METHOD TARGET HTTP/1.1")
-    if version[1] != b"1":
+    method, target, major, minor = line.groups()
+    if major != b"1":
         raise BadRequest("only HTTP/1.0 and HTTP/1.1 are spoken here", 505, "version")
-    return parts[0], parts[1], int(version[2])
+    return method, target, int(minor)
 
 
 def parse_request(raw: bytes, header_limit: int = 100) -> Request:
@@ -114,13 +123,13 @@ def parse_request(raw: bytes, header_limit: int = 100) -> Request:
     <Request GET /a?b>
     """
     method, target, minor = _request_line(raw)
-    headers = _llhttp_request(raw, method, minor).headers
+    fields = _llhttp_request(raw, method, minor)
+    headers = fields.headers
     if len(headers) > header_limit:
         raise BadRequest(f"more than {header_limit} header fields", 431, "too_many_headers")
     request = Request(method, target, min(minor, 1), headers)
     hosts = 0
-    for name, value in headers:
-        key = name.lower()
+    for key, value in fields.noted:
         if key == b"host":
             hosts += 1
             request.host = value
@@ -212,15 +221,16 @@ def forward_request(request: Request, peer: Peer, name: bytes = NAME, trace: byt
     parts = [request.method, b" ", request.target, b" HTTP/1.1\r\nHost: ", request.host or b"", b"\r\n"]
     for field, value in request.headers:
         key = field.lower()
-        if key in HOP_BY_HOP or key in dropped or key == b"host":
+        if key in dropped:
             continue
-        if tells_origin(key):
-            said.append((key, value))
-            continue
-        if trace is not None and key == b"traceparent":
-            continue
-        if key == b"max-forwards" and request.hops:
-            value = b"%d" % (request.hops - 1)
+        if key in OURS or b"_" in key:
+            if tells_origin(key):
+                said.append((key, value))
+                continue
+            if key in HOP_BY_HOP or key == b"host" or (trace is not None and key == b"traceparent"):
+                continue
+            if key == b"max-forwards" and request.hops:
+                value = b"%d" % (request.hops - 1)
         parts += (field, b": ", value, b"\r\n")
     if request.length is Body.CHUNKED:
         parts.append(b"Transfer-Encoding: chunked\r\n")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from dispatcher.core.choosing import Ties, argmin, check_ties
-from dispatcher.core.delay import work_ahead
+from dispatcher.core.delay import Delays, Floats, work_ahead
 from dispatcher.core.episodes import Episode
 from dispatcher.core.interfaces import FleetView, PoolView, Remembered
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, PoolSpec
@@ -19,6 +19,7 @@ from dispatcher.errors import ConfigError
 from dispatcher.estimators.mean import Mean
 from dispatcher.estimators.named import maker
 
+MANY = 24  # pools, from which on arrays are quicker than loops
 REMEMBERED = 256  # pools that left and whose estimates are kept for their return
 
 
@@ -89,6 +90,7 @@ class IndexPolicy(BasePolicy):
     def __init__(self, *, rng: Random, ties: str = "first") -> None:
         super().__init__(rng=rng)
         self.ties: Ties = check_ties(ties)
+        self._latest: tuple[Sequence[PoolView], Sequence[float] | Floats] | None = None
 
     def score(self, pool: PoolView, now: float) -> float:
         raise NotImplementedError(f"{type(self).__name__} must score a pool")
@@ -107,8 +109,23 @@ class IndexPolicy(BasePolicy):
 
     def least(self, pools: Sequence[PoolView], now: float) -> PoolView:
         """The argmin over these pools only."""
+        scores = self.score_all(pools, now)
+        self._latest = pools, scores
+        return argmin(pools, scores, self.ties, self.speed, self.rng)
+
+    def score_all(self, pools: Sequence[PoolView], now: float) -> Sequence[float] | Floats:
+        """The score of each."""
         score = self.score
-        return argmin(pools, [score(pool, now) for pool in pools], self.ties, self.speed, self.rng)
+        return [score(pool, now) for pool in pools]
+
+    def scores(self, pools: Sequence[PoolView], now: float) -> Sequence[float] | Floats:
+        """As `score_all`, for a recorder of the decision just made: what it compared is not worked out again."""
+        latest, self._latest = self._latest, None
+        return latest[1] if latest is not None and latest[0] is pools else self.score_all(pools, now)
+
+    def rates(self, pools: Sequence[PoolView]) -> Sequence[float] | Floats:
+        """The rate of each."""
+        return tuple([self.rate(pool.id) for pool in pools])
 
 
 class SedPolicy(IndexPolicy):
@@ -124,9 +141,31 @@ class SedPolicy(IndexPolicy):
         if not 0 < exponent <= 1:
             raise ConfigError(f"exponent must be above 0 and at most 1, not {exponent:g}")
         self.exponent = exponent
+        self._delays: Delays | None = None  # of many pools; what it holds of rates is kept up to date
 
     def score(self, pool: PoolView, now: float) -> float:
         return work_ahead(pool) / self.weighed(self.speed(pool))
+
+    def score_all(self, pools: Sequence[PoolView], now: float) -> Sequence[float] | Floats:
+        return super().score_all(pools, now) if len(pools) < MANY else self._table(pools).scores()
+
+    def rates(self, pools: Sequence[PoolView]) -> Sequence[float] | Floats:
+        return super().rates(pools) if len(pools) < MANY else self._table(pools).rates
+
+    def _table(self, pools: Sequence[PoolView]) -> Delays:
+        if self._delays is None or self._delays.pools is not pools:
+            self._delays = Delays(pools, self.speed, self.weighed)
+        return self._delays
+
+    def rate_changed(self, pool: str) -> None:
+        """`rate` answers otherwise from now on for this pool; a subclass that lets it must say so."""
+        if self._delays is not None and pool in self.specs:
+            rate = self.rate(pool)
+            self._delays.change(pool, rate, self.weighed(rate))
+
+    def rates_changed(self) -> None:
+        """As `rate_changed`, for all."""
+        self._delays = None
 
     def weighed(self, rate: float) -> float:
         """μ^e."""
@@ -193,6 +232,7 @@ class LearningPolicy(SedPolicy):
             mean = self.means.get(pool) or self._left.get(pool)
             if mean is not None:
                 mean.learn_one(done.service_time, done.finished_at)
+                self.rate_changed(pool)
         super().learn(done, fleet)
 
     def rate(self, pool: str) -> float:

@@ -95,10 +95,11 @@ class Lased(LearningPolicy):
     def _next_trial(self, fleet: FleetView) -> str | None:
         """The pool with the most trials left among those that this request may go to."""
         left = self._left_to_try
-        pool = max((pool.id for pool in fleet.pools), key=lambda pool: left.get(pool, 0))
-        trials = left.get(pool, 0)
+        each = [left.get(pool.id, 0) for pool in fleet.pools]
+        trials = max(each)
         if not trials:
             return None
+        pool = fleet.pools[each.index(trials)].id
         if trials == 1:
             del left[pool]
         else:
@@ -112,6 +113,10 @@ class Lased(LearningPolicy):
     def end_episode(self) -> None:
         super().end_episode()
         self._rates = {pool: mean.rate for pool, mean in self.means.items()}
+        self.rates_changed()
+
+    def rate_changed(self, pool: str) -> None:
+        """Only at the end of an episode."""
 
     def adapt(self, change: Change, fleet: FleetView) -> None:
         if isinstance(change, Added):

@@ -5,7 +5,6 @@ and then, so that routing never waits for a disk; what has not been written at `
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
 
@@ -27,7 +26,7 @@ class JsonLines(Recorder):
 
     def flush(self) -> None:
         rows, self._unwritten = self._unwritten, []
-        self._file.writelines(json.dumps(asdict(row)) + "\n" for row in rows)
+        self._file.writelines(json.dumps(row.plain()) + "\n" for row in rows)
         self._file.flush()
 
     def close(self) -> None:
