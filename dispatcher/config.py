@@ -290,7 +290,7 @@ def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str, An
     found = []
     for name, text in environment.items():
         if name in known:
-            found.append((name, known[name], _toml_value(text)))
+            found.append((name, known[name], text if known[name] == "admin_token" else _toml_value(text)))
         elif name.startswith(ENV):
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
             if near or any(variable.startswith(f"{name}_") for variable in known):
@@ -314,6 +314,8 @@ def describe(error: ValidationError) -> str:
         text = f"unknown key{nearest(str(first['loc'][-1]), _keys_at(first['loc'][:-1]))}"
     elif first["type"] == "missing":
         text = "is missing"
+    elif path == "admin_token" and first["type"] != "value_error":
+        text = "must be a string"  # what was given stays secret
     elif first["type"] == "value_error":
         text = str(first["ctx"]["error"])
     else:

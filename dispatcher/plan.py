@@ -5,6 +5,7 @@ So a reload that cannot be carried out is refused whole.
 
 from __future__ import annotations
 
+import hashlib
 import ssl
 
 from dispatcher import registry
@@ -62,6 +63,9 @@ def target(pool: PoolConfig) -> Target:
     if not pool.secure:
         return Target(pool.address)
     try:
-        return Target(pool.address, client_context(pool.ca, pool.verify), pool.server_name)
+        context = client_context(pool.ca, pool.verify)
+        authorities = b"".join(sorted(context.get_ca_certs(binary_form=True)))
+        trust = f"{pool.verify} {hashlib.sha256(authorities).hexdigest()}"
+        return Target(pool.address, context, pool.server_name, trust)
     except ConfigError as error:
         raise ConfigError(f"pool {pool.name!r}: {error}") from error

@@ -103,7 +103,7 @@ def _fit(name: str, key: str, value: Any, kind: Any) -> Any:
         if one in (int, float) and isinstance(value, int | float | str) and not isinstance(value, bool):
             try:
                 number = one(value)
-            except ValueError:
+            except (ValueError, OverflowError):
                 continue
             if isinstance(value, str) or number == value:
                 return number

@@ -15,14 +15,15 @@ import structlog
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 from pydantic import ValidationError
 
-from dispatcher import __version__, state
+from dispatcher import __version__, registry, state
+from dispatcher.access_log import AccessLog
 from dispatcher.config import Config, PoolConfig, describe
-from dispatcher.core.interfaces import Recorder, Remembered, Remembering
+from dispatcher.core.interfaces import Policy, Recorder, Remembered, Remembering
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.router import Router
 from dispatcher.core.streams import stream
+from dispatcher.core.types import PoolSpec
 from dispatcher.errors import ConfigError, DispatcherError, StartError
-from dispatcher.net.access_log import AccessLog
 from dispatcher.net.addresses import Address, inherited, parse_address
 from dispatcher.net.admin import EXPLAINED, Admin
 from dispatcher.net.clock import make_clock
@@ -156,54 +157,65 @@ class Service:
 
         self.upstreams[pool.name] = Upstream(pool.name, plan.targets[pool.name], settings.timeouts, failed)
 
-    def take_over(self, config: Config) -> None:
+    def take_over(self, config: Config, forgive: bool = False) -> None:
         """Go on with another configuration: pools, policy, limits. No request is lost and no count reset; pools are
-        known by name. Raises ConfigError, with nothing changed."""
+        known by name. forgive: ejected ones come back. Raises ConfigError, with nothing changed."""
         plan = Plan(config, self.config)
-        policy_changes = config.policy != self.config.policy
+        policy_changes, shadows_change = config.policy != self.config.policy, config.shadow != self.config.shadow
+        wanted = {pool.name for pool in config.pools}
+        for pool in self.config.pools:
+            if pool.name not in wanted:
+                self._leave(pool.name)
+        before = {pool.name: pool for pool in self.config.pools if pool.name in wanted}
         if policy_changes:
-            self._remember()
-            if isinstance(plan.policy, Remembering):
-                plan.policy.recall(self._known)
-            self.router.switch(plan.policy, self.clock())
-        before = {pool.name: pool for pool in self.config.pools}
-        shadows_change = config.shadow != self.config.shadow
+            self._switch(plan.policy, {pool.name: pool.spec for pool in config.pools})
         self.config = config
-        settings = config.settings
-        forwarder = self.server.forwarder
-        forwarder.settings = settings
-        forwarder.budget.settings = settings.retry
-        forwarder.queue.size, forwarder.queue.timeout = settings.queue.size, settings.queue.timeout
-        self.health.settings = settings.health
+        self._set(config.settings)
         if plan.server_tls is not None and self.server.tls is not None:
             load_certificate(self.server.tls, config.tls.certificate, config.tls.key)
         for pool in config.pools:
-            old = before.pop(pool.name, None)
-            if old is None:
-                self._join(pool, plan, settings)
+            if pool.name not in before:
+                self._join(pool, plan, config.settings)
                 continue
             self._paths[pool.name] = pool.health_path
-            self.upstreams[pool.name].timeouts = settings.timeouts
-            if pool.secure or pool.url != old.url:  # what a certificate file holds may have changed
-                self.upstreams[pool.name].retire()
-                self._connect(pool, plan, settings)
-            self.health.change(pool.spec, pool.drained)
-        for name in before:
-            self.health.forget(name)
-            self._paths.pop(name)
-            self.upstreams.pop(name).retire()
+            upstream = self.upstreams[pool.name]
+            upstream.timeouts = config.settings.timeouts
+            if plan.targets[pool.name] != upstream.target:
+                upstream.retire()
+                self._connect(pool, plan, config.settings)
+            self.health.change(pool.spec, pool.drained, forgive)
         if shadows_change:
             self.shadows.replace(plan.shadows, self.router.fleet)
         if policy_changes:
             self._tell_policy()
         self.prober.follow()
 
+    def _switch(self, policy: Policy, specs: dict[str, PoolSpec]) -> None:
+        self._remember()
+        if isinstance(policy, Remembering):
+            policy.recall(self._known)
+        self.router.switch(policy, self.clock(), specs)
+
+    def _leave(self, pool: str) -> None:
+        self.health.forget(pool)
+        self._paths.pop(pool)
+        self.upstreams.pop(pool).retire()
+
+    def _set(self, settings: Settings) -> None:
+        forwarder = self.server.forwarder
+        forwarder.settings = settings
+        forwarder.budget.settings = settings.retry
+        forwarder.queue.size, forwarder.queue.timeout = settings.queue.size, settings.queue.timeout
+        self.health.configure(settings.health)
+
     def reload(self) -> None:
         """Read the configuration again and take it over. Raises ConfigError, StartError, with nothing changed."""
         try:
-            self.take_over(self._again())
+            config = self._again()
+            Plan(config, self.config)  # so that what cannot be carried out leaves the log alone too
             if self.access_log is not None:
                 self.access_log.reopen()
+            self.take_over(config, forgive=True)
         except DispatcherError as error:
             log.error("reload_refused", reason=str(error))
             self._reloaded.set(0)
@@ -251,6 +263,9 @@ class Service:
         self._amend(pools=[pool | {"drained": drained} if pool["name"] == name else pool for pool in self.pools()])
 
     def set_policy(self, entry: dict[str, Any]) -> None:
+        name, known = entry.get("name", ""), registry.registered()
+        if name not in known and name != self._again().policy.name:  # a module:attr would be imported to see what it is
+            raise ConfigError(f"policy {name!r} is not registered{registry.nearest(str(name), list(known))}")
         self._amend(policy=entry)
 
     # -- what was learned

@@ -24,6 +24,7 @@ ALLOWED = {  # the longest prefix of a module's name counts; itself is always al
     "dispatcher.plan": ["dispatcher.config", "dispatcher.core", "dispatcher.errors", "dispatcher.net",
                         "dispatcher.registry"],
     "dispatcher.spans": ["dispatcher.net"],
+    "dispatcher.access_log": ["dispatcher.errors", "dispatcher.net", "dispatcher.recorders.writer"],
     "dispatcher.service": ["dispatcher"],
     "dispatcher.app": ["dispatcher"],
     "dispatcher.__main__": ["dispatcher.app"],

@@ -90,9 +90,9 @@ class Fleet:
         found = self._open.get(pool) or self._draining.get(pool)
         return found.in_flight if found else 0
 
-    def has_other_than(self, pool: str) -> bool:
-        """Some open pool is not this one."""
-        return len(self.pools) > (pool in self._open)
+    def has_room_outside(self, excluded: frozenset[str]) -> bool:
+        """Some open pool that is not among these may take a request."""
+        return any(pool.id not in excluded and not pool.is_full for pool in self.pools)
 
     def without(self, excluded: frozenset[str]) -> View:
         return View(tuple(pool for pool in self.pools if pool.id not in excluded))

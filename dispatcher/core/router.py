@@ -6,14 +6,15 @@ drives it (the live exchange or the simulator's event loop) owns the clock and p
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from dispatcher.core.fleet import Fleet, Pool, View
 from dispatcher.core.interfaces import Policy, Recorder
 from dispatcher.core.ramp import Ramp
 from dispatcher.core.service import ServiceClock
-from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, Ticket
+from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, PoolSpec, Ticket
 from dispatcher.errors import ConfigError, InternalError, NoPoolAvailable, PolicyError, PoolsFull
 
 NOTHING: frozenset[str] = frozenset()
@@ -131,12 +132,13 @@ class Router:
         for recorder in self._recorders:
             recorder.changed(change, now)
 
-    def switch(self, policy: Policy, now: float) -> None:
+    def switch(self, policy: Policy, now: float, specs: Mapping[str, PoolSpec] = MappingProxyType({})) -> None:
         """Go on with another policy: counts and tickets stay, the new one is told of the open pools.
 
-        Raises ConfigError where it refuses one; the old one then goes on."""
+        specs: how pools are to be described to it, where that is about to change. Raises ConfigError where it refuses
+        one; the old policy then goes on."""
         for pool in self.fleet.pools:
-            policy.adapt(Added(pool.spec), self.fleet)
+            policy.adapt(Added(specs.get(pool.id, pool.spec)), self.fleet)
         self.policy = policy
         for recorder in self._recorders:
             recorder.switched(policy, now)

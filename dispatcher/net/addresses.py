@@ -84,8 +84,10 @@ def _unix(path: str, backlog: int) -> socket.socket:
     """A file that a dead process left behind is replaced, one on which somebody listens is not."""
     if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
         with socket.socket(socket.AF_UNIX) as asked:
-            if not asked.connect_ex(path):
-                raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+            asked.setblocking(False)
+            found = asked.connect_ex(path)
+        if found != errno.ECONNREFUSED:  # connected, or too many others are about to be
+            raise OSError(errno.EADDRINUSE if found in (0, errno.EAGAIN) else found, os.strerror(errno.EADDRINUSE))
         os.unlink(path)
     with contextlib.ExitStack() as stack:
         made = stack.enter_context(socket.socket(socket.AF_UNIX))

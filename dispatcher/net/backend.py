@@ -6,8 +6,6 @@ What is not surely clean after a conversation is closed, never used again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 from typing import Protocol, cast
 
 from dispatcher.errors import (
@@ -22,6 +20,7 @@ from dispatcher.net.answers import Response, parse_response
 from dispatcher.net.clock import Timer
 from dispatcher.net.framing import Body, Reader
 from dispatcher.net.settings import Timeouts
+from dispatcher.net.tunnel import unread
 
 HEAD_LIMIT = 32768  # bytes of an answer's head
 SWITCHING = 101
@@ -38,6 +37,7 @@ class Keeper(Protocol):
     def timeouts(self) -> Timeouts: ...
     def keep(self, connection: PoolConnection) -> None: ...
     def forget(self, connection: PoolConnection) -> None: ...
+    def tunnelled(self) -> None: ...
 
 
 class Conversation(Protocol):
@@ -235,13 +235,9 @@ class PoolConnection(asyncio.Protocol):
             self._fail(UpstreamClosed(f"pool {self.upstream.id} closed the connection without an answer"))
 
     def _hear_out(self) -> None:
-        """asyncio's own loop drops a connection on which it could not write with an answer still unread (uvloop reads
-        first): a pool that answers early and closes has answered nevertheless."""
-        if self._conversation is None or type(self.transport).__module__ != "asyncio.selector_events":
-            return  # of other loops the descriptor may belong to somebody else by now
-        assert self.transport is not None
-        with contextlib.suppress(OSError):  # the reset that comes behind what there is
-            while data := os.read(self.transport.get_extra_info("socket").fileno(), 65536):
+        """A pool that answers early and closes has answered nevertheless."""
+        if self._conversation is not None and self.transport is not None:
+            for data in unread(self.transport):
                 self.data_received(data)
 
     def pause_writing(self) -> None:
@@ -284,6 +280,7 @@ class PoolConnection(asyncio.Protocol):
     def _switch(self) -> None:
         assert self._conversation is not None
         self._switching, self.tunnelled = False, True
+        self.upstream.tunnelled()
         self._timer.clear()
         rest, self._reader.rest = self._reader.rest, b""
         self._conversation.switched(rest)

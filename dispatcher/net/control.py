@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from dispatcher.net.addresses import Address
 
 OPEN = ("/healthz", "/readyz")  # for orchestrators: no token
 READING = ("GET", "HEAD")
+_HOST = re.compile(r"^(.*?)(?::[0-9]{1,5})?$", re.DOTALL)  # without its port
 LARGEST = 65536  # bytes of a body
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -58,7 +60,7 @@ class Guard:
         return await handler(request)
 
     def _objection(self, request: web.Request) -> tuple[str, int]:
-        if self._local and not self._token and not _is_loopback(request.url.host or ""):
+        if self._local and not self._token and not _is_loopback(_HOST.sub(r"\1", request.host)):
             return f"the host {request.host!r} is not ours; on this machine, use localhost", 421
         if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             return "refused: another site's page asked", 403
@@ -80,7 +82,7 @@ def _is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        return ipaddress.ip_address(host[1:-1] if host[:1] + host[-1:] == "[]" else host).is_loopback
     except ValueError:
         return False
 
@@ -157,7 +159,7 @@ async def _body(request: web.Request) -> dict[str, Any]:
         raise _refusal("the body must be JSON: Content-Type: application/json", 415)
     try:
         entry = json.loads(await request.text())
-    except ValueError as error:
+    except (ValueError, LookupError, RecursionError) as error:  # LookupError: a charset that nobody knows
         raise _refusal(f"the body is no JSON: {error}", 400) from error
     if not isinstance(entry, dict):
         raise _refusal("the body must be a JSON object", 400)

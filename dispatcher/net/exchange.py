@@ -34,6 +34,7 @@ class Exchange:
         "_chunked",
         "_client",
         "_connection",
+        "_failed",
         "_forwarder",
         "_head",
         "_pieces",
@@ -77,6 +78,7 @@ class Exchange:
         self._head = b""  # what is to be written next: heads, pieces of the body, what ends it
         self._pieces: list[bytes] = []
         self._tail = b""
+        self._failed = NOTHING  # pools that had their try
         self._retriable = False  # the try under way may be followed by another
         self._span: Span | None = None
         self.last: Ticket | None = None
@@ -134,7 +136,6 @@ class Exchange:
 
     async def _tries(self) -> RequestError | None:
         """Try until an answer is here or there is no more to try; the error of the last try."""
-        failed: frozenset[str] = NOTHING
         try:
             ticket = await self._admit()
         except RequestError as error:
@@ -151,9 +152,9 @@ class Exchange:
             if isinstance(fault, UpstreamStale):  # it says nothing of the pool, but of its other old connections
                 fresh = True
             else:
-                failed |= {self.pool}
+                self._failed |= {self.pool}
             try:
-                ticket = self._route(failed)
+                ticket = self._route(self._failed)
             except RequestError:
                 return fault
             self.retries += 1
@@ -166,7 +167,7 @@ class Exchange:
             return False
         if word != "connect" and not self._may_be_repeated:
             return False
-        if word != "stale" and not forwarder.router.fleet.has_other_than(self.pool):
+        if word != "stale" and not forwarder.router.fleet.has_room_outside(self._failed | {self.pool}):
             return False
         return forwarder.budget.take(forwarder.clock())
 
@@ -217,8 +218,11 @@ class Exchange:
             fault = error  # the client broke its own upload, or we have no files left: nothing to hold against the pool
         except RequestError as error:
             fault = error
-            outcome = Outcome.TIMED_OUT if error.status == 504 else Outcome.FAILED
-            forwarder.events.upstream_failed(pool, error)
+            if error.status < 500:
+                outcome = Outcome.OK  # 429 is an answer, and no failure
+            else:
+                outcome = Outcome.TIMED_OUT if error.status == 504 else Outcome.FAILED
+                forwarder.events.upstream_failed(pool, error)
         finally:
             if (
                 fault is None and self._answered_at is not None

@@ -33,6 +33,7 @@ PIPELINED = 65536  # unread bytes beyond which reading stops
 UPLOAD_HELD = 65536  # bytes of a body kept while its pool's connection is being made
 PIPELINE_FULL, UPLOAD_WAITS, POOL_SLOW = 1, 2, 4  # reasons not to read, as bits
 LOOK = 0.25  # seconds between two looks at a client that is not read
+GRACE = 0.25  # seconds in which a request that has met our wish to close is still served
 LINGER = 2.0  # seconds in which a client may still read its answer while it goes on sending
 
 
@@ -49,7 +50,7 @@ class ClientConnection(asyncio.Protocol):
         self._opened = opened
         self._closed = closed
         self._loop = asyncio.get_running_loop()
-        self._reader = Reader(self, forwarder.settings.limits.head_bytes)
+        self._reader = Reader(self, self._settings.limits.head_bytes)
         self._sending = Timer(self._loop, self._sent_too_slowly)  # what the client owes us
         self._taking = Timer(self._loop, self._abort)  # for the client to take what we owe it
         self._looking = Timer(self._loop, self._look)  # whether it is still there while we do not read
@@ -243,6 +244,7 @@ class ClientConnection(asyncio.Protocol):
         self._request = None
         self._upload.clear()  # what no pool has taken of the last one's body
         self._upload_size = 0
+        self._kept = None
         self._sending.set(self._settings.timeouts.keepalive)
         self._feed(None)
         if self._has_request:
@@ -387,7 +389,7 @@ class ClientConnection(asyncio.Protocol):
         elif self._exchange is not None:
             self._exchange.keep_alive = False
         elif self._request is None and not self._reader.begun:
-            self._close()
+            self._sending.set(GRACE)
 
     def cut(self) -> None:
         """Close now, whatever is under way."""

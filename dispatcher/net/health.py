@@ -83,10 +83,16 @@ class PoolHealth:
             self._router.apply(Added(spec), self._clock())
         self._states[spec.id] = state
         state.drained = drained
-        self._events.pool_up(spec.id, not drained)
+        self._events.pool_up(spec.id, state.verdict)
+        self._settle()
 
-    def change(self, spec: PoolSpec, drained: bool = False) -> None:
-        """A pool is now described so. One that was ejected comes back: whoever says so may have mended it."""
+    def configure(self, settings: Health) -> None:
+        """Other settings, from now on."""
+        self.settings = settings
+        self._settle()
+
+    def change(self, spec: PoolSpec, drained: bool = False, forgive: bool = True) -> None:
+        """A pool is now described so. forgive: one that was ejected comes back, for it may have been mended."""
         state = self._states[spec.id]
         same, state.spec = spec == state.spec, spec
         if state.last.maxlen != max(1, self.settings.window):
@@ -94,7 +100,7 @@ class PoolHealth:
         if not same and self.is_in(spec.id):
             self._router.apply(Removed(spec.id), self._clock())
             self._router.apply(Added(spec), self._clock())
-        if state.out is not None:
+        if state.out is not None and (forgive or not same):
             self._return(state)
         if drained is not state.drained:
             state.drained = drained
@@ -107,7 +113,7 @@ class PoolHealth:
             state.out.cancel()
         if self.is_in(pool):
             self._router.apply(Removed(pool), self._clock())
-        self._events.pool_up(pool, False)
+        self._events.pool_gone(pool)
         self._settle()
 
     @property
@@ -199,7 +205,7 @@ class PoolHealth:
 
     def _judge(self, state: _State) -> None:
         """A verdict has changed."""
-        self._events.pool_up(state.spec.id, state.verdict == "up")
+        self._events.pool_up(state.spec.id, state.verdict)
         self._settle()
 
     def _settle(self) -> None:

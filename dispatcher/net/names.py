@@ -4,6 +4,7 @@ today. A resolver that fails changes nothing: the addresses known last are used 
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import Callable
 
@@ -31,6 +32,7 @@ class Names:
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._known: list[str] = []
+        self._dead: set[str] = set()
         self._turn = 0
         self._until = 0.0
         self._lookup: asyncio.Task[None] | None = None
@@ -48,18 +50,26 @@ class Names:
         if not self._known:
             raise UpstreamUnreachable(f"the name {self._host} cannot be resolved")
         self._turn = (self._turn + 1) % len(self._known)
-        return self._known[self._turn :] + self._known[: self._turn]
+        return sorted(self._known[self._turn :] + self._known[: self._turn], key=self._dead.__contains__)
+
+    def dead(self, address: str) -> None:
+        """Nobody answers there: the others come first until the next lookup."""
+        self._dead.add(address)
+
+    def _fresh_for(self, seconds: float) -> None:
+        self._until = max(self._until, self._loop.time() + seconds)  # which is infinity once closed
 
     async def _look_up(self) -> None:
         ttl = self._ttl()
         try:
             found = await self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         except OSError as error:
-            self._until = self._loop.time() + min(ttl, AGAIN)
+            self._fresh_for(min(ttl, AGAIN))
             if self._known:
                 self._failed(f"{self._host}: {error.strerror or error}")
         else:
-            self._until = self._loop.time() + ttl if ttl else float("inf")
+            self._fresh_for(ttl or math.inf)
+            self._dead.clear()
             now = list(dict.fromkeys(str(where[0]) for *_, where in found))
             gone = set(self._known) - set(now)
             self._known = now
@@ -69,5 +79,5 @@ class Names:
             self._lookup = None
 
     def close(self) -> None:
-        if self._lookup is not None:
-            self._lookup.cancel()
+        """Look up no more. A lookup under way goes on, for who waits for it."""
+        self._until = math.inf

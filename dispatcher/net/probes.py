@@ -77,6 +77,7 @@ class Prober:
     def follow(self) -> None:
         """Probe the pools that there are now, and no others."""
         wanted = {pool for pool in self._upstreams if self.path(pool)}
+        self._tasks = {pool: task for pool, task in self._tasks.items() if not task.done()}
         for pool in self._tasks.keys() - wanted:
             self._tasks.pop(pool).cancel()
             self._health.unprobed(pool)

@@ -11,7 +11,8 @@ import contextlib
 import os
 import socket
 import ssl
-from typing import Any, cast
+from collections.abc import Awaitable
+from typing import cast
 
 from dispatcher.core.router import Router
 from dispatcher.net.addresses import Address, bound, listen_on
@@ -21,6 +22,7 @@ from dispatcher.net.forwarder import Forwarder
 from dispatcher.net.frontend import ClientConnection
 
 BACKLOG = 4096
+BREATH = 1.0  # seconds without accepting anybody, when no descriptor is left
 
 
 class _TooMany(asyncio.Protocol):
@@ -43,7 +45,7 @@ class Server:
         self._servers: list[asyncio.Server] = []
         self._sockets: list[socket.socket] = []
         self._files: list[str] = []  # of Unix sockets that are ours to remove
-        self._accepting: set[asyncio.Task[object]] = set()
+        self._arriving: set[asyncio.Task[None]] = set()  # accepted by hand, and not connected yet
         self._all_closed = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -56,7 +58,7 @@ class Server:
     @property
     def ready(self) -> bool:
         """Listening, not draining, and some pool is open."""
-        return bool(self._servers) and not self.draining and bool(self.router.fleet.pools)
+        return bool(self._sockets) and not self.draining and bool(self.router.fleet.pools)
 
     async def listen(
         self, address: Address, reuse_port: bool = False, inherited: list[socket.socket] | None = None
@@ -68,22 +70,62 @@ class Server:
         self._files = [address.path] if address.path and not inherited else []
         loop = asyncio.get_running_loop()
         for listening in self._sockets:
+            if self.tls is not None:
+                loop.add_reader(listening, self._greet, listening)
+                continue
             create = loop.create_unix_server if listening.family == socket.AF_UNIX else loop.create_server
-            server = await create(self._accept, sock=listening, backlog=BACKLOG, **self._encryption)
-            self._servers.append(server)
+            self._servers.append(await create(self._accept, sock=listening, backlog=BACKLOG))
         return bound(self._sockets[0])
 
     @property
-    def _encryption(self) -> dict[str, Any]:
-        seconds = self.forwarder.settings.timeouts.head or None
-        return {"ssl": self.tls, "ssl_handshake_timeout": seconds} if self.tls is not None else {}
+    def _is_full(self) -> bool:
+        limit = self.forwarder.settings.limits.connections
+        return 0 < limit <= len(self._connections) + len(self._arriving)
 
     def _accept(self) -> asyncio.Protocol:
-        limit = self.forwarder.settings.limits.connections
-        if limit and len(self._connections) >= limit:
+        if self._is_full:
             self.forwarder.events.rejected("connections")
             return _TooMany()
+        return self._connection()
+
+    def _connection(self) -> ClientConnection:
         return ClientConnection(self.forwarder, self._opened, self._closed)
+
+    def _greet(self, listening: socket.socket) -> None:
+        """Take in who wants to speak TLS. Not left to the loop, which would count nobody before his handshake is done,
+        and let any number of connections stand there silent."""
+        loop = asyncio.get_running_loop()
+        try:
+            for _ in range(BACKLOG):
+                self._take(listening.accept()[0])
+        except BlockingIOError:
+            pass  # that was all
+        except OSError as error:  # no descriptor is left, most likely: it would be tried again at once, for ever
+            self.forwarder.events.internal_error(error)
+            loop.remove_reader(listening)
+            loop.call_later(BREATH, self._greet_again, listening)
+
+    def _greet_again(self, listening: socket.socket) -> None:
+        if listening.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(listening, self._greet, listening)
+
+    def _take(self, taken: socket.socket) -> None:
+        """A connection that was accepted by hand."""
+        if self.tls is not None and self._is_full:
+            self.forwarder.events.rejected("connections")
+            taken.close()
+            return
+        seconds = self.forwarder.settings.timeouts.head or None
+        tls = {"ssl": self.tls, "ssl_handshake_timeout": seconds} if self.tls is not None else {}
+        loop = asyncio.get_running_loop()
+        make = self._connection if self.tls is not None else self._accept
+        task = loop.create_task(self._arrive(loop.connect_accepted_socket(make, taken, **tls)))  # type: ignore[arg-type]
+        self._arriving.add(task)
+        task.add_done_callback(self._arriving.discard)
+
+    async def _arrive(self, way_in: Awaitable[object]) -> None:
+        with contextlib.suppress(OSError):  # a handshake that failed or took too long is the client's affair
+            await way_in
 
     def _opened(self, connection: ClientConnection) -> None:
         self._connections.add(connection)
@@ -101,10 +143,10 @@ class Server:
         for listening in self._sockets:
             with contextlib.suppress(OSError):  # until none waits any more, or if it is closed
                 while listening.fileno() >= 0:
-                    taken, _ = listening.accept()
-                    task = loop.create_task(loop.connect_accepted_socket(self._accept, taken, **self._encryption))
-                    self._accepting.add(task)
-                    task.add_done_callback(self._accepting.discard)
+                    self._take(listening.accept()[0])
+            if self.tls is not None:
+                loop.remove_reader(listening)
+                listening.close()
         for server in self._servers:
             server.close()
         for path in self._files:
@@ -120,7 +162,7 @@ class Server:
         self._stop_listening()
         try:
             async with asyncio.timeout(self.forwarder.settings.timeouts.drain or None):
-                await asyncio.gather(*self._accepting, return_exceptions=True)
+                await asyncio.gather(*self._arriving, return_exceptions=True)
                 self._all_closed.clear()
                 if self._connections:
                     await self._all_closed.wait()
@@ -133,6 +175,8 @@ class Server:
         cut = list(self._connections)
         for connection in cut:
             connection.cut()
+        for task in list(self._arriving):
+            task.cancel()
         self._stop_listening()
         self.forwarder.health.close()
         for upstream in self.forwarder.upstreams.values():

@@ -7,9 +7,24 @@ so that whoever counted it in counts it out.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 
 from dispatcher.net.clock import Timer
+
+LOOPS = ("asyncio.selector_events", "uvloop.loop")  # that keep the descriptor open until the loss has been told
+
+
+def unread(transport: asyncio.Transport) -> Iterator[bytes]:
+    """What has come on a lost connection and was not read: loops drop one on which they could not write, although the
+    other side may have said something before it closed."""
+    if type(transport).__module__ not in LOOPS or transport.get_extra_info("sslcontext") is not None:
+        return
+    try:
+        while data := os.read(transport.get_extra_info("socket").fileno(), 65536):
+            yield data
+    except OSError:
+        return  # the reset that comes behind it
 
 
 class End(asyncio.Protocol):
@@ -49,12 +64,12 @@ class End(asyncio.Protocol):
             self.other.transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
+        if error is not None:
+            for data in unread(self.transport):
+                self.data_received(data)
         self.lost = True
         if not self.other.lost:
-            if error is None:
-                self.other.transport.close()
-            else:
-                self.other.transport.abort()
+            self.other.transport.close()  # when what is on its way has gone out
         self.was.connection_lost(error)
         self._tunnel.lost()
 
@@ -79,8 +94,9 @@ class Tunnel:
         """Take both over. Each side: its transport, its protocol until now, bytes of it that were read already."""
         a, b = self._ends = End(self, *one[:2]), End(self, *two[:2])
         a.other, b.other = b, a
-        for end, (transport, _, read) in ((a, one), (b, two)):
-            transport.set_protocol(end)
+        for end in (a, b):
+            end.transport.set_protocol(end)
+        for end, read in ((a, one[2]), (b, two[2])):
             if read:
                 end.data_received(read)
         self.moved()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import ipaddress
+import math
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dispatcher.errors import OutOfResources, UpstreamConnectTimeout, UpstreamUnreachable
 from dispatcher.net.addresses import Address
@@ -21,11 +22,13 @@ IDLE_KEPT = 512  # unused connections kept for a pool
 
 @dataclass(frozen=True)
 class Target:
-    """Where a pool listens. tls: how to speak to it, None for plain text. server_name: in its certificate."""
+    """Where a pool listens. tls: how to speak to it, None for plain text. server_name: in its certificate. trust: what
+    its certificate is held against, so that two targets can be told apart."""
 
     address: Address
-    tls: ssl.SSLContext | None = None
+    tls: ssl.SSLContext | None = field(default=None, compare=False)
     server_name: str = ""
+    trust: str = ""
 
     @property
     def is_named(self) -> bool:
@@ -101,16 +104,22 @@ class Upstream:
                 self._made, address.path, ssl=tls, server_hostname=name
             )
             return connection
-        *others, last = await self._names.addresses() if self._names else [address.host]
-        for host in others:
+        hosts = await self._names.addresses() if self._names else [address.host]
+        until = self.loop.time() + (self.timeouts.connect or math.inf)
+        for left, host in zip(range(len(hosts), 0, -1), hosts, strict=True):
+            share = (until - self.loop.time()) / left  # so that one that is silent leaves time for the others
             try:
-                return (
-                    await self.loop.create_connection(self._made, host, address.port, ssl=tls, server_hostname=name)
-                )[1]
-            except OSError as error:
-                if error.errno in EXHAUSTED:
+                async with asyncio.timeout(share if left > 1 and share < math.inf else None):
+                    _, connection = await self.loop.create_connection(
+                        self._made, host, address.port, ssl=tls, server_hostname=name
+                    )
+                return connection
+            except OSError as error:  # of which TimeoutError is one
+                if self._names is not None:
+                    self._names.dead(host)
+                if left == 1 or error.errno in EXHAUSTED:
                     raise
-        return (await self.loop.create_connection(self._made, last, address.port, ssl=tls, server_hostname=name))[1]
+        raise AssertionError("a pool has an address")
 
     def _made(self) -> PoolConnection:
         return PoolConnection(self)
@@ -130,7 +139,11 @@ class Upstream:
             self._names.close()
         for connection in list(self._idle):
             connection.close()
-        if self._all and self.timeouts.drain:
+        self.tunnelled()
+
+    def tunnelled(self) -> None:
+        """A connection has become a tunnel: for a pool that is gone, not for long."""
+        if self._retired and self._all and self.timeouts.drain:
             self.loop.call_later(self.timeouts.drain, self._end_tunnels)
 
     def _end_tunnels(self) -> None:

@@ -13,14 +13,16 @@ from dispatcher.core.types import Decision, Job
 from dispatcher.errors import ConfigError
 from dispatcher.policies.base import BasePolicy
 
+MOST = 1000  # draws
+
 
 class EnvoyLeastRequest(BasePolicy):
-    """The emptier of two pools drawn with replacement. choice_count: how many draws, at least 1."""
+    """The emptier of two pools drawn with replacement. choice_count: how many draws, from 1 to 1000."""
 
     def __init__(self, *, rng: Random, choice_count: int = 2) -> None:
         super().__init__(rng=rng)
-        if choice_count < 1:
-            raise ConfigError(f"choice_count must be at least 1, not {choice_count}")
+        if not 1 <= choice_count <= MOST:
+            raise ConfigError(f"choice_count must be from 1 to {MOST}, not {choice_count}")
         self.choice_count = choice_count
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:

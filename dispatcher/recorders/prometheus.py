@@ -22,6 +22,7 @@ from dispatcher.recorders.shadow import Shadow
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 20.0, 60.0)
 ARRIVALS = (1, 2, 5, 10, 20, 50, 100, 1000, 10000)
+GONE_KEPT = 64  # pools that left and whose series stay
 CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx")
 
 Notify = Callable[..., None]
@@ -72,7 +73,8 @@ class PrometheusRecorder:
         self._chosen: dict[str, dict[Phase, Counter]] = {}
         self._served: dict[str, Histogram] = {}
         self._last_error: dict[str, str] = {}  # of pools that fail now
-        self._ejected: set[str] = set()
+        self._verdicts: dict[str, str] = {}
+        self._gone: dict[str, None] = {}  # in the order in which they left
 
     # -- core.Recorder
 
@@ -81,7 +83,9 @@ class PrometheusRecorder:
 
     def settled(self, done: Completion, fleet: FleetView) -> None:
         if done.service_time is not None:
-            self._served[done.ticket.pool.id].observe(done.service_time)
+            served = self._served.get(done.ticket.pool.id)
+            if served is not None:
+                served.observe(done.service_time)
         if self._learner is not None and self._learner.episode is not self._episode:
             self._episode_ended(self._learner.episode)
 
@@ -105,6 +109,7 @@ class PrometheusRecorder:
 
     def _prepare(self, pool: str) -> None:
         """Make a pool's children, so that its series exist from the start."""
+        self._gone.pop(pool, None)
         if pool in self._answered:
             return
         self._answered[pool] = (
@@ -117,6 +122,8 @@ class PrometheusRecorder:
     # -- net.Events
 
     def answered(self, pool: str, status: int, seconds: float) -> None:
+        if pool not in self._answered:
+            return  # it left long ago
         codes, duration = self._answered[pool]
         codes[status // 100 - 1].inc()
         if status < 400 and self._last_error:
@@ -141,13 +148,35 @@ class PrometheusRecorder:
     def client_left(self) -> None:
         self._aborts.inc()
 
-    def pool_up(self, pool: str, up: bool) -> None:
-        self._up.labels(pool).set(up)
-        if not up:
-            self._notify("pool_ejected", pool=pool, last_error=self._last_error.pop(pool, "answers of 500 and more"))
-        elif pool in self._ejected:
+    def pool_up(self, pool: str, verdict: str) -> None:
+        before = self._verdicts.get(pool, "up")
+        self._verdicts[pool] = verdict
+        self._up.labels(pool).set(verdict == "up")
+        if verdict == before:
+            return
+        if verdict == "ejected":
+            reason = self._last_error.pop(pool, "answers of 500 and more, or too slow")
+            self._notify("pool_ejected", pool=pool, last_error=reason)
+        elif verdict == "up" and before == "ejected":
             self._notify("pool_tried_again", pool=pool)
-        self._ejected.add(pool) if not up else self._ejected.discard(pool)
+        else:
+            self._notify(f"pool_{verdict}", pool=pool)
+
+    def pool_gone(self, pool: str) -> None:
+        self._up.labels(pool).set(0)
+        self._verdicts.pop(pool, None)
+        self._last_error.pop(pool, None)
+        self._gone[pool] = None
+        while len(self._gone) > GONE_KEPT:
+            self._drop(next(iter(self._gone)))
+
+    def _drop(self, pool: str) -> None:
+        """A pool that left long ago: names that come and go must not fill the memory."""
+        del self._gone[pool]
+        for children in (self._answered, self._chosen, self._served):
+            children.pop(pool, None)
+        for family in (self._requests, self._duration, self._service, self._decisions, self._up, self._upstream_errors):
+            family.remove_by_labels({"pool": pool})
 
     def internal_error(self, error: BaseException) -> None:
         self._internal_errors.inc()

@@ -280,8 +280,8 @@ async def test_having_no_file_left_is_no_pools_fault(monkeypatch):
         async def exhausted(*_, **__):
             raise OSError(errno.EMFILE, "Too many open files")
 
-        for upstream in f.service.server.forwarder.upstreams.values():
-            monkeypatch.setattr(upstream, "loop", type("Loop", (), {"create_connection": exhausted})())
+        for upstream in f.service.upstreams.values():
+            monkeypatch.setattr(upstream, "loop", type("Loop", (), {"create_connection": exhausted, "time": float})())
         for _ in range(4):
             assert status(await f.ask(get())) == 503
         await f.settled()

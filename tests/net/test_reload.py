@@ -82,7 +82,7 @@ async def test_a_pool_that_was_taken_out_is_tried_again_at_once():
         await eventually(lambda: not f.service.health.is_up("p1"))
         mended = Pool(answer_ok, f.pools[1].port)
         await mended.open()
-        f.service.take_over(f.service.config)
+        f.service.take_over(f.service.config, forgive=True)
         assert f.service.health.is_up("p1")
         assert [pool.id for pool in f.service.router.fleet.pools] == ["p0", "p1"]
         await mended.close()

@@ -6,8 +6,8 @@ from ipaddress import ip_network
 
 import pytest
 
+from dispatcher.access_log import AccessLog
 from dispatcher.errors import StartError
-from dispatcher.net.access_log import AccessLog
 from dispatcher.net.heads import forward_request, parse_request
 from dispatcher.net.peer import Peer
 from tests.net.harness import answer_ok, eventually, front, get, status
@@ -63,6 +63,12 @@ def test_nobody_can_take_ours_away(nominated):
 # -- the access log
 
 
+def written(f):
+    """What was logged is in the file now."""
+    f.service.access_log.flush()
+    assert f.service.access_log.settle()
+
+
 def entries(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -77,7 +83,7 @@ async def test_a_line_says_what_became_of_a_request(tmp_path):
     async with front(timed, None, policy="round_robin", access_log={"path": str(path)}) as f:
         await f.ask(get("/a?b", "User-Agent: test", "traceparent: 00-aa-bb-01"))
         await f.ask(get("/a?b", "User-Agent: test", "traceparent: 00-aa-bb-01"))
-        f.service.access_log.flush()
+        written(f)
         first, second = entries(path)
         expected = {"client": "127.0.0.1", "method": "GET", "target": "/a?b", "host": "test", "version": "1.1",
                     "status": 201, "pool": "p0", "phase": "exploit"}  # fmt: skip
@@ -115,8 +121,8 @@ async def test_it_says_who_ended_what_did_not_end_well(tmp_path):
         await f.ask(b"GET x HTTP/1.1\r\nHost: a\r\n\r\n")
         f.service.drain_pool("p0", True)
         await f.ask(get("/closed"))
-        await eventually(lambda: len(f.service.access_log._unwritten) == 6)
-        f.service.access_log.flush()
+        await eventually(lambda: len(f.service.access_log._writer._waiting) == 6)
+        written(f)
         assert [(each["status"], each["ended_by"], each["error"]) for each in entries(path)] == [
             (499, "client", None),
             (200, "pool", "protocol"),
@@ -133,7 +139,7 @@ async def test_a_line_is_a_line_whatever_a_client_sends(tmp_path, form):
     nasty = 'a" \\ \t\xe9\x85 - - [01/Jan/2000] "GET / HTTP/1.1" 200'
     async with front(access_log={"path": str(path), "format": form}) as f:
         await f.ask(get('/x"y', f"User-Agent: {nasty}", f"Referer: {nasty}"))
-        f.service.access_log.flush()
+        written(f)
         (line,) = path.read_bytes().decode("ascii").splitlines()
         if form == "json":
             assert json.loads(line)["user_agent"] == nasty
@@ -150,7 +156,7 @@ async def test_a_log_that_was_moved_away_is_begun_anew_at_a_reload(tmp_path):
         path.rename(tmp_path / "access.log.1")
         f.service.reload()
         await f.ask(get("/second"))
-        f.service.access_log.flush()
+        written(f)
         assert [entry["target"] for entry in entries(tmp_path / "access.log.1")] == ["/first"]
         assert [entry["target"] for entry in entries(path)] == ["/second"]
 

@@ -132,7 +132,7 @@ def test_peak_ewma_learns_nothing_from_failures():
     ("name", "options", "message"),
     [
         ("power_of_d", {"d": 0}, "d must be at least 1"),
-        ("envoy_least_request", {"choice_count": 0}, "choice_count must be at least 1"),
+        ("envoy_least_request", {"choice_count": 0}, "choice_count must be from 1 to 1000"),
         ("peak_ewma", {"decay": 0.0}, "decay must be positive"),
         ("peak_ewma", {"d": -1}, "d must be 0"),
         ("lased", {"exponent": 0.0}, "exponent must be above 0 and at most 1, not 0"),

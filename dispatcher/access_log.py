@@ -1,12 +1,12 @@
 """One line for each request that is over: JSON, or the combined format of Apache with our own fields behind it.
 
-Lines are gathered in memory and written by `flush`, which the driver calls now and then, so that no request waits for a
-disk. What clients send is escaped: a line is a line, whatever stands in a header.
+What clients send is escaped: a line is a line, whatever stands in a header.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -17,9 +17,9 @@ from dispatcher.errors import RequestError, StartError
 from dispatcher.net.clock import wall
 from dispatcher.net.exchange import Exchange
 from dispatcher.net.peer import Peer
+from dispatcher.recorders.writer import LineWriter
 
 SHOWN = {b"user-agent": "user_agent", b"referer": "referer", b"traceparent": "traceparent"}
-MOST = 100_000  # lines that may wait for a disk; more are dropped, and said to be
 ESCAPED = {code: f"\\x{code:02x}" for code in (*range(32), 34, 92, *range(127, 256))}
 
 
@@ -29,17 +29,27 @@ class AccessLog:
     def __init__(self, path: str, form: str) -> None:
         self._path = path
         self._line: Callable[[dict[str, Any]], str] = combined if form == "combined" else json.dumps
-        self._unwritten: list[dict[str, Any]] = []
-        self.dropped = 0
-        self._file = self._open()
+        self._writer = LineWriter[dict[str, Any]](self._open, self._render)
+        self.flush, self.settle, self.close = self._writer.flush, self._writer.settle, self._writer.close
 
     def _open(self) -> TextIO:
-        if self._path == "-":
-            return sys.stdout
         try:
+            if self._path == "-":
+                return os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="ascii")
             return Path(self._path).open("a", encoding="ascii")
         except OSError as error:
             raise StartError(f"access_log.path: cannot write {self._path}: {error.strerror}") from error
+
+    def _render(self, entry: dict[str, Any]) -> str:
+        entry["time"] = datetime.fromtimestamp(entry["time"], UTC).isoformat(timespec="milliseconds")
+        return self._line(entry)
+
+    def reopen(self) -> None:
+        """Go on in a file of the same name: the old one may have been moved away. Raises StartError."""
+        try:
+            self._writer.reopen()
+        except OSError as error:
+            raise StartError(f"access_log.path: {self._path}: {error.strerror}") from error
 
     def over(self, exchange: Exchange) -> None:
         """A request is over, however."""
@@ -65,38 +75,12 @@ class AccessLog:
             field = SHOWN.get(name.lower())
             if field:
                 entry[field] = value.decode("latin1")
-        self._add(entry)
+        self._writer.put(entry)
 
     def refused(self, peer: Peer, error: RequestError) -> None:
         """What a client sent was no request that could be understood."""
-        self._add({"time": wall(), "client": peer.address.decode(), "status": error.status, "ended_by": "dispatcher",
-                   "error": error.reason})  # fmt: skip
-
-    def _add(self, entry: dict[str, Any]) -> None:
-        if len(self._unwritten) < MOST:
-            self._unwritten.append(entry)
-        else:
-            self.dropped += 1
-
-    def flush(self) -> None:
-        """Write what there is. Raises OSError; the lines are then lost, for they could only pile up."""
-        entries, self._unwritten = self._unwritten, []
-        for entry in entries:
-            entry["time"] = datetime.fromtimestamp(entry["time"], UTC).isoformat(timespec="milliseconds")
-        self._file.write("".join(self._line(entry) + "\n" for entry in entries))
-        self._file.flush()
-
-    def reopen(self) -> None:
-        """Go on in a file of the same name: the old one may have been moved away. Raises StartError."""
-        self.flush()
-        before, self._file = self._file, self._open()
-        if before is not sys.stdout:
-            before.close()
-
-    def close(self) -> None:
-        self.flush()
-        if self._file is not sys.stdout:
-            self._file.close()
+        entry = {"time": wall(), "client": peer.address.decode(), "status": error.status}
+        self._writer.put(entry | {"ended_by": "dispatcher", "error": error.reason})
 
 
 def combined(entry: dict[str, Any]) -> str:
