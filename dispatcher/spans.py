@@ -20,7 +20,7 @@ CONTEXT = TraceContextTextMapPropagator()
 
 
 class RequestSpan:
-    """exchange.Span."""
+    """forwarder.Span."""
 
     def __init__(self, span: trace.Span) -> None:
         self._span = span
@@ -42,7 +42,7 @@ class RequestSpan:
 
 
 class OpenTelemetry:
-    """exchange.Spans. exporter: where they go; by default to a collector at `endpoint`, in batches, by a thread."""
+    """forwarder.Spans. exporter: where they go; by default to a collector at `endpoint`, in batches, by a thread."""
 
     def __init__(self, endpoint: str, service: str, exporter: SpanExporter | None = None) -> None:
         self._provider = TracerProvider(resource=Resource.create({"service.name": service}))

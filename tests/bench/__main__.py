@@ -8,7 +8,7 @@ import sys
 
 from rich.console import Console
 
-NAMES = ("simulator", "workers", "estimates", "demo", "delay", "decision", "forwarding")
+NAMES = ("simulator", "workers", "estimates", "demo", "delay", "decision", "forwarding", "latency", "idle")
 
 
 def main():

@@ -9,12 +9,12 @@ from tests.net.harness import front, get
 
 WORDS = [
     b"GET ", b"POST ", b"OPTIONS * ", b"/ ", b"/%zz ", b"http://a/b ", b"HTTP/1.1\r\n", b"HTTP/1.0\r\n",
-    b"HTTP/1.9\r\n",     b"Host: a\r\n", b"Host: a b\r\n", b"Content-Length: 5\r\n", b"Content-Length: 0\r\n",
-    b"Content-Length: +5\r\n",     b"Content-Length: 99999999999999999999\r\n", b"Transfer-Encoding: chunked\r\n",
-    b"Transfer-Encoding: gzip\r\n",     b"Connection: close\r\n", b"Connection: upgrade\r\n", b"Upgrade: x\r\n",
-    b"Expect: 100-continue\r\n", b"TE: trailers\r\n",     b"X: \x00\r\n", b"X: \xff\r\n", b"folded\r\n", b"\r\n",
-    b"\n", b"\r", b"hello", b"5\r\n", b"0\r\n", b"ffffffffffffffff\r\n",     b"5;a=b\r\n", b"HTTP/1.1 200 OK\r\n",
-    b"HTTP/1.1 101 S\r\n", b"HTTP/1.1 103 E\r\n", b"HTTP/1.1 204 N\r\n", b"HTTP/2 ",     b"HTTP/1.1 999 X\r\n",
+    b"HTTP/1.9\r\n", b"Host: a\r\n", b"Host: a b\r\n", b"Content-Length: 5\r\n", b"Content-Length: 0\r\n",
+    b"Content-Length: +5\r\n", b"Content-Length: 99999999999999999999\r\n", b"Transfer-Encoding: chunked\r\n",
+    b"Transfer-Encoding: gzip\r\n", b"Connection: close\r\n", b"Connection: upgrade\r\n", b"Upgrade: x\r\n",
+    b"Expect: 100-continue\r\n", b"TE: trailers\r\n", b"X: \x00\r\n", b"X: \xff\r\n", b" folded\r\n", b"\r\n",
+    b"\n", b"\r", b"hello", b"5\r\n", b"0\r\n", b"ffffffffffffffff\r\n", b"5;a=b\r\n", b"HTTP/1.1 200 OK\r\n",
+    b"HTTP/1.1 101 S\r\n", b"HTTP/1.1 103 E\r\n", b"HTTP/1.1 204 N\r\n", b"HTTP/2 ", b"HTTP/1.1 999 X\r\n",
     b"Trailer: x\r\n", b"\x16\x03\x01\x02", b"Max-Forwards: 0\r\n", b"Via: 1.1 x\r\n",
 ]  # fmt: skip
 HEAD = b"GET / HTTP/1.1\r\nHost: a\r\n"
