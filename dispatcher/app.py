@@ -17,10 +17,8 @@ from prometheus_client import disable_created_metrics
 
 from dispatcher import __version__, registry
 from dispatcher.config import Config, load
-from dispatcher.core.router import Router
-from dispatcher.core.streams import stream
-from dispatcher.core.types import Added
 from dispatcher.errors import ConfigError, DispatcherError
+from dispatcher.plan import Plan
 from dispatcher.service import Service
 
 app = typer.Typer(
@@ -55,7 +53,7 @@ def serve(
     rows: Annotated[str | None, typer.Option(metavar="F", help="Write one JSON line for each decision to F.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the policy's dice.")] = None,
 ) -> None:
-    """Run the dispatcher until SIGINT or SIGTERM, which drain it; a second one ends it at once. SIGHUP: new pools."""
+    """Run the dispatcher until SIGINT or SIGTERM, which drain it; a second one ends it at once. SIGHUP reloads."""
     flags = {"policy.name": policy, "listen": listen, "admin": admin, "rows": rows, "seed": seed}
     loaded = configuration(config, pool, flags)
     log_to_stderr()
@@ -78,17 +76,14 @@ async def _serve(config: Config, again: Callable[[], Config]) -> None:
 def check(config: ConfigFile = None, pool: PoolFlags = None, policy: PolicyFlag = None) -> None:
     """Validate a configuration and print what would run."""
     loaded = configuration(config, pool, {"policy.name": policy})
-    made = registry.create(loaded.policy.name, stream(loaded.seed, "policy"), loaded.policy.options)
-    router = Router(made)
-    for entry in loaded.pools:
-        router.apply(Added(entry.spec), 0.0)
+    Plan(loaded)
     typer.echo(f"policy  {loaded.policy.name} {options_text(loaded.policy.options)}".rstrip())
     typer.echo(f"listen  {loaded.listen}\nadmin   {loaded.admin}")
     for entry in loaded.pools:
         rate = "" if entry.true_rate is None else f", true rate {entry.true_rate:g}"
         servers = f"{entry.servers} server{'s' * (entry.servers > 1)}"
         typer.echo(f"pool    {entry.name} at {entry.url}, {servers}, guess {entry.guess:g} a second{rate}")
-    for section in ("limits", "timeouts", "health"):
+    for section in ("limits", "timeouts", "health", "queue", "retry"):
         typer.echo(f"{section:<7} {options_text(getattr(loaded, section).model_dump())}")
     typer.echo("ok")
 
@@ -112,7 +107,9 @@ def version() -> None:
 
 
 def options_text(options: dict[str, Any]) -> str:
-    return ", ".join(f"{key} = {value}" for key, value in options.items())
+    return ", ".join(
+        f"{key} = {value!r}" if value in ("", []) else f"{key} = {value}" for key, value in options.items()
+    )
 
 
 def configuration(path: Path | None, pools: list[str] | None, flags: dict[str, Any]) -> Config:
