@@ -12,6 +12,7 @@ from tests.net.test_stress import SHORT, moody, moody_client
 
 pytestmark = pytest.mark.slow
 MEGA = 1e6
+N = 200_000
 
 
 def resident():
@@ -76,7 +77,7 @@ async def test_two_hundred_thousand_requests_in_which_everything_goes_wrong():
 
         async def lives(n):
             i = 0
-            while service.rows.count < 200_000:
+            while service.rows.count < N:
                 i += 1
                 try:
                     await moody_client(f, dice, f"{n}-{i}", wrong)
@@ -126,6 +127,6 @@ async def test_two_hundred_thousand_requests_in_which_everything_goes_wrong():
             lambda: not any(upstream._all - set(upstream._idle) for upstream in service.upstreams.values())
         )
     assert wrong == []
-    half = next(memory for count, memory in rows if count > 100_000)
+    half = next(memory for count, memory in rows if count > N / 2)
     print(f"{service.rows.count} requests, memory from the half to the end +{(rows[-1][1] - half) / MEGA:.1f} MB")
     assert rows[-1][1] - half < 15 * MEGA
