@@ -54,6 +54,8 @@ class Wire:
         return not await self.more() and not self.buffer
 
     async def send(self, data):
+        if self.writer.transport.is_closing():
+            raise ConnectionResetError("closed already")  # of which loops make errors of different kinds
         self.writer.write(data)
         await self.writer.drain()
 

@@ -77,7 +77,7 @@ async def test_two_hundred_thousand_requests_in_which_everything_goes_wrong():
 
         async def lives(n):
             i = 0
-            while service.rows.count < N:
+            while service.rows.count < N and not over.is_set():
                 i += 1
                 try:
                     await moody_client(f, dice, f"{n}-{i}", wrong)
@@ -113,9 +113,12 @@ async def test_two_hundred_thousand_requests_in_which_everything_goes_wrong():
                 await fresh.close()
 
         watching = asyncio.create_task(operator())
-        await asyncio.gather(*(lives(n) for n in range(30)))
-        over.set()
-        await watching
+        watching.add_done_callback(lambda _: over.set())
+        try:
+            await asyncio.gather(*(lives(n) for n in range(30)))
+        finally:
+            over.set()
+            await watching
         for client in f.clients:
             client.kill()
         await eventually(lambda: not any(service.router.fleet.count(pool) for pool in ("p0", "p1", "p2", "extra")))
