@@ -171,7 +171,6 @@ async def test_policies_change_under_traffic_and_every_count_stays_right():
         clients = [asyncio.create_task(client_loop(f, answers)) for _ in range(8)]
         for name in [*registered(), *reversed(registered())]:
             f.service.set_policy({"name": name})
-            assert f.in_flight != [0, 0, 0] or not answers
             n = len(answers)
             await eventually(lambda n=n: len(answers) > n + 16)
         over.set()
