@@ -69,7 +69,8 @@ def configuration():
         nested = isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
         (sections if nested else plain)[name] = field
     lines = ["## Configuration", "", "A TOML file, `serve --config F`. `LASED_TIMEOUTS_ANSWER=5` and the like override",
-             "it, flags override both. [deploy/dispatcher.toml](../deploy/dispatcher.toml) has", "every key.", ""]  # fmt: skip
+             "it, flags override both. [deploy/dispatcher.toml](../deploy/dispatcher.toml) has",
+             "every key.", ""]  # fmt: skip
     lines += ["### Top level", "", described(Config.__doc__), ""]
     top = type("Top", (BaseModel,), {"__annotations__": {}})
     top.model_fields = {name: field for name, field in plain.items() if name != "pools"}

@@ -84,7 +84,7 @@ async def test_a_body_that_is_not_said_to_be_json_is_refused():
 
 async def test_whoever_has_no_token_learns_only_that_it_lives():
     async with front(admin_token=TOKEN) as f:
-        for path in ("/", "/metrics", "/state", "/explain", "/pools"):
+        for path in ("/metrics", "/state", "/explain", "/pools"):
             assert (await call(f, "GET", path))[0] == 401
             assert (await call(f, "GET", path, Authorization=f"Bearer {TOKEN}"))[0] == 200
         for wrong in ("", "Bearer", "Bearer x", f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"bearer{TOKEN}", "Bearer é"):
