@@ -28,6 +28,7 @@ from loadgen import (
 from loadgen.attack import Attack
 from loadgen.command import BrokenOffError, Json, Seed, app, console, output, prepare, print_json
 from loadgen.experiments.backends import BackendError
+from loadgen.exposition import Exposition
 from loadgen.metrics import Summary, summarize
 
 T = TypeVar("T")
@@ -65,6 +66,9 @@ def attack(
         float, typer.Option(min=0.001, help="Seconds after which a request counts as unanswered.")
     ] = 30.0,
     out: Annotated[Path | None, typer.Option(help="Write the raw stamps and the summary into this folder.")] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve the run's metrics for Prometheus there.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Send open-loop traffic: requests leave at their planned times, whatever the answers do. Ctrl-C ends it early."""
@@ -81,7 +85,10 @@ def attack(
         prepare(out)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # nothing else may cap the requests in flight
-    summary = until_signal(lambda stop: _attack(Attack(url, offsets, timeout), rate, duration, stop, out))
+    exposition = Exposition(rate) if metrics is not None else None
+    with exposition.served(*_address(metrics)) if exposition and metrics else nullcontext():
+        run = Attack(url, offsets, timeout, exposition)
+        summary = until_signal(lambda stop: _attack(run, rate, duration, stop, out))
     if as_json:
         print(json.dumps(summary.as_json()))  # noqa: T201
     else:
@@ -90,6 +97,13 @@ def attack(
             print(line)  # noqa: T201
     if not summary.completed:
         raise typer.Exit(1)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
+        raise ConfigError(f"--metrics must be HOST:PORT, as in 127.0.0.1:9100, not {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 async def _attack(run: Attack, rate: float, duration: float, stop: asyncio.Event, out: Path | None) -> Summary:

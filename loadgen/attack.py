@@ -13,6 +13,7 @@ import aiohttp
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.exposition import Exposition
 from loadgen.pacer import Pacer
 from loadgen.records import UNFINISHED, Records
 
@@ -23,11 +24,14 @@ class Attack:
     """One run against one URL.
 
     offsets: planned sends, seconds from the start. timeout: after which a request counts as unanswered; also how long
-    the run waits for answers after the last send.
+    the run waits for answers after the last send. exposition: told of each send and answer.
     """
 
-    def __init__(self, url: str, offsets: NDArray[np.float64], timeout: float = 30.0) -> None:
+    def __init__(
+        self, url: str, offsets: NDArray[np.float64], timeout: float = 30.0, exposition: Exposition | None = None
+    ) -> None:
         self.url = url
+        self._exposition = exposition
         self.records = Records(offsets)
         self.sent = 0
         self.answered = 0
@@ -76,6 +80,8 @@ class Attack:
         loop, records = asyncio.get_running_loop(), self.records
         records.sent[i] = loop.time() - self._start
         self.sent += 1
+        if self._exposition is not None:
+            self._exposition.sent(records.planned[i], records.sent[i])
         try:
             async with self._session.get(self.url, allow_redirects=False) as answer:
                 await answer.read()
@@ -86,3 +92,5 @@ class Attack:
             records.errors[type(error).__name__] += 1
         records.done[i] = loop.time() - self._start
         self.answered += 1
+        if self._exposition is not None:
+            self._exposition.over(records.planned[i], records.sent[i], records.done[i], int(records.status[i]))

@@ -1,0 +1,45 @@
+"""The load generator's metrics: what was planned, sent, late and answered."""
+
+import asyncio
+import urllib.request
+
+import numpy as np
+import pytest
+from aiohttp import web
+
+from dispatcher.errors import ConfigError
+from loadgen.attack import Attack
+from loadgen.exposition import Exposition
+
+
+async def test_a_run_is_told_as_it_goes():
+    async def answer(request):
+        return web.Response(status=200 if request.path == "/" else 503)
+
+    app = web.Application()
+    app.router.add_get("/{tail:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    told = Exposition(100.0)
+    for url in (f"http://127.0.0.1:{port}/", f"http://127.0.0.1:{port}/no", "http://127.0.0.1:1/"):
+        await Attack(url, np.arange(5) / 100, 1.0, told).run()
+    value = told.registry.get_sample_value
+    assert value("loadgen_target_rate") == 100
+    assert value("loadgen_sent_total") == 15
+    assert [value("loadgen_requests_total", {"outcome": o}) for o in ("completed", "refused", "unanswered")] == [
+        5,
+        5,
+        5,
+    ]
+    assert value("loadgen_send_lateness_seconds_count") == 15
+    assert value("loadgen_response_duration_seconds_count") == value("loadgen_service_duration_seconds_count") == 5
+    assert value("loadgen_response_duration_seconds_sum") >= value("loadgen_service_duration_seconds_sum") > 0
+    with told.served("127.0.0.1", 0) as at:
+        fetch = asyncio.to_thread(lambda: urllib.request.urlopen(f"http://127.0.0.1:{at}/metrics").read())
+        assert b"loadgen_target_rate 100.0" in await fetch
+        with pytest.raises(ConfigError, match=f"--metrics: 127.0.0.1:{at} is in use"), told.served("127.0.0.1", at):
+            pass
+    await runner.cleanup()
