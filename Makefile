@@ -31,6 +31,9 @@ test-slow: $(READY)  ## the long statistical and endurance tests
 bench: $(READY)  ## the measurements that the README quotes
 	$(BIN)/python -m tests.bench
 
+dashboards: $(READY)  ## deploy/grafana/dashboards/*.json again, from the code
+	@$(BIN)/python deploy/grafana/dashboards.py
+
 lock:            ## solve the dependencies again (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --all-extras --group dev -q \
 	  pyproject.toml -o requirements.lock --custom-compile-command 'make lock'
@@ -38,4 +41,4 @@ lock:            ## solve the dependencies again (needs uv)
 clean:           ## remove what the commands above made
 	rm -rf .venv out .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help setup demo test test-slow bench lock clean
+.PHONY: help setup demo test test-slow bench dashboards lock clean

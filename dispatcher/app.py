@@ -20,6 +20,7 @@ from dispatcher.config import Config, load
 from dispatcher.errors import ConfigError, DispatcherError
 from dispatcher.plan import Plan
 from dispatcher.service import Service
+from dispatcher.top import watch
 
 app = typer.Typer(
     add_completion=False,
@@ -29,6 +30,7 @@ app = typer.Typer(
     help="Route HTTP requests to pools of unknown speed, and learn the speeds meanwhile.",
 )
 
+ADMIN = "http://127.0.0.1:9090"
 SPARE_FILES = 256  # open files beside those of connections
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", metavar="F", help="The configuration, TOML.")]
@@ -86,6 +88,15 @@ def check(config: ConfigFile = None, pool: PoolFlags = None, policy: PolicyFlag 
     for section in ("limits", "timeouts", "health", "queue", "retry"):
         typer.echo(f"{section:<7} {options_text(getattr(loaded, section).model_dump())}")
     typer.echo("ok")
+
+
+@app.command(epilog="Example: lased-dispatcher top --admin http://127.0.0.1:9090")
+def top(
+    admin: Annotated[str, typer.Option(metavar="URL", help="The admin side of a running dispatcher.")] = ADMIN,
+    once: Annotated[bool, typer.Option("--once", help="One picture, then end.")] = False,
+) -> None:
+    """Show what a running dispatcher believes and does, once a second, until Ctrl-C."""
+    watch(admin if "//" in admin else f"http://{admin}", os.environ.get("LASED_ADMIN_TOKEN", ""), once)
 
 
 @app.command()

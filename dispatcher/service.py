@@ -318,7 +318,10 @@ class Service:
         try:
             admin = await self.admin.listen(parse_address(self.config.admin), share, given.get("admin"))
             service = await self.server.listen(parse_address(self.config.listen), share, given.get("listen"))
-            jobs = [asyncio.create_task(job()) for job in (self._watch_lag, self._write_files, self._keep_state)]
+            jobs = [
+                asyncio.create_task(job())
+                for job in (self._watch_lag, self._write_files, self._keep_state, self.admin.live.take_pictures)
+            ]
             self.prober.follow()
             jobs.append(asyncio.create_task(self.manager.watch()))
             self.manager.ready()

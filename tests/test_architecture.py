@@ -25,6 +25,7 @@ ALLOWED = {  # the longest prefix of a module's name counts; itself is always al
                         "dispatcher.registry"],
     "dispatcher.spans": ["dispatcher.net"],
     "dispatcher.access_log": ["dispatcher.errors", "dispatcher.net", "dispatcher.recorders.writer"],
+    "dispatcher.top": ["dispatcher.errors"],
     "dispatcher.service": ["dispatcher"],
     "dispatcher.app": ["dispatcher"],
     "dispatcher.__main__": ["dispatcher.app"],

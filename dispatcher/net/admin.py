@@ -19,20 +19,13 @@ from dispatcher.core.interfaces import Learner
 from dispatcher.core.regret import RegretMeter
 from dispatcher.net.addresses import Address, bound, listen_on
 from dispatcher.net.control import LARGEST, Changes, Control, Guard, answer
+from dispatcher.net.live import Live
 from dispatcher.net.server import Server
 from dispatcher.recorders.memory import Row, Rows
 from dispatcher.recorders.prometheus import LearningCollector
 
-INDEX = """/metrics  for Prometheus
-/state    what is believed and counted now, JSON
-/explain  the last decisions and why, JSON
-/healthz  alive
-/readyz   some pool is usable, and not draining
-/pools    GET: the pools; POST: add one; DELETE /pools/NAME; POST /pools/NAME/drain, /pools/NAME/undrain
-/policy   POST: another policy or other options, estimates carried over
-/reload   POST: read the configuration again
-"""
 BACKLOG = 128
+SHOWN = 12  # of them on the page
 EXPLAINED = 100  # decisions that /explain remembers
 
 
@@ -59,6 +52,7 @@ class Admin:
         self._control = control
         self._token = token
         self._runner: web.AppRunner | None = None
+        self.live = Live(lambda: self.picture(SHOWN))
 
     async def listen(
         self, address: Address, reuse_port: bool = False, inherited: list[socket.socket] | None = None
@@ -68,9 +62,9 @@ class Admin:
         where = bound(sockets[0])
         app = web.Application(client_max_size=LARGEST, middlewares=[Guard(self._token, where).admit])
         app.add_routes(Changes(self._control).routes())
+        app.add_routes(self.live.routes())
         app.add_routes(
             [
-                web.get("/", self.index),
                 web.get("/metrics", self.metrics),
                 web.get("/healthz", self.healthz),
                 web.get("/readyz", self.readyz),
@@ -87,10 +81,6 @@ class Admin:
     async def close(self) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
-
-    async def index(self, request: web.Request) -> web.Response:
-        """What there is."""
-        return web.Response(text=INDEX)
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Prometheus text."""
@@ -110,6 +100,10 @@ class Admin:
 
     async def state(self, request: web.Request) -> web.Response:
         """What is believed and counted now."""
+        return answer(self.picture())
+
+    def picture(self, decisions: int = 0) -> dict[str, Any]:
+        """What is believed and counted now, with so many of the last decisions."""
         policy = self._server.router.policy
         learner = policy if isinstance(policy, Learner) else None
         state: dict[str, Any] = {
@@ -120,7 +114,10 @@ class Admin:
             "episode": self._episode(learner) if learner else None,
             "pools": self._pools(learner),
         }
-        return answer(state)
+        if decisions:
+            rows = list(self._rows.rows)[-decisions:]
+            state["last"] = [self._explained(row) for row in reversed(rows)]
+        return state
 
     def _episode(self, learner: Learner) -> dict[str, Any]:
         episode = learner.episode
@@ -141,6 +138,7 @@ class Admin:
                 "name": spec.id,
                 "servers": spec.servers,
                 "in_flight": router.fleet.count(spec.id),
+                "routed": self._rows.routed[spec.id],
                 "up": health.is_up(spec.id),
                 "verdict": health.verdict(spec.id),
                 "routed_to": health.is_in(spec.id),

@@ -18,7 +18,7 @@ from aiohttp import web
 from dispatcher.errors import ConfigError, DispatcherError
 from dispatcher.net.addresses import Address
 
-OPEN = ("/healthz", "/readyz")  # for orchestrators: no token
+OPEN = ("/", "/healthz", "/readyz")  # a page without data, and for orchestrators: no token
 READING = ("GET", "HEAD")
 _HOST = re.compile(r"^(.*?)(?::[0-9]{1,5})?$", re.DOTALL)  # without its port
 LARGEST = 65536  # bytes of a body

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +53,7 @@ class Rows(Recorder):
         self._meter = meter
         self.rows: deque[Row] = deque(maxlen=keep)
         self.count = 0
+        self.routed: Counter[str] = Counter()  # by pool
 
     def switched(self, policy: Policy, now: float) -> None:
         if isinstance(policy, Learner):
@@ -61,6 +62,7 @@ class Rows(Recorder):
 
     def chosen(self, job: Job, decision: Decision, fleet: FleetView, now: float) -> None:
         self.count += 1
+        self.routed[decision.pool] += 1
         pools = fleet.pools
         if pools is not self._pools:
             self._pools, self._names = pools, tuple(pool.id for pool in pools)

@@ -20,7 +20,7 @@ from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phas
 from dispatcher.errors import RequestError
 from dispatcher.recorders.shadow import Shadow
 
-SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 20.0, 60.0)
+SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 20.0, 60.0)  # few: they are most of a scrape
 ARRIVALS = (1, 2, 5, 10, 20, 50, 100, 1000, 10000)
 GONE_KEPT = 64  # pools that left and whose series stay
 CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx")
@@ -163,7 +163,7 @@ class PrometheusRecorder:
             self._notify(f"pool_{verdict}", pool=pool)
 
     def pool_gone(self, pool: str) -> None:
-        self._up.labels(pool).set(0)
+        self._up.remove_by_labels({"pool": pool})  # neither up nor down: it is no pool of ours
         self._verdicts.pop(pool, None)
         self._last_error.pop(pool, None)
         self._gone[pool] = None

@@ -1,4 +1,4 @@
-"""Small GETs and megabytes a second through the dispatcher and its peers, before the same upstreams, in turn: A B A B."""
+"""Small GETs and megabytes a second through the dispatcher and its peers, before the same upstreams, in turn."""
 
 import statistics
 

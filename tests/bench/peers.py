@@ -92,8 +92,8 @@ def dispatcher(listen, upstreams, *more):
 
 @contextlib.contextmanager
 def fronts():
-    """Two nginx upstreams and every proxy before them: {name: port}, and the dispatcher's process. `/` is small, `/1m` a
-    megabyte; POST /1m is read and answered."""
+    """Two nginx upstreams and every proxy before them: {name: port}, and the dispatcher's process. `/` is small,
+    `/1m` a megabyte."""
     first, second, plain, through, ours = free_ports(5)
     with TemporaryDirectory() as name:
         folder = Path(name)

@@ -170,6 +170,24 @@ def test_compose_pools_are_those_of_its_configuration():
         assert port in compose()["services"][host]["healthcheck"]["test"][-1]
 
 
+def test_prometheus_and_grafana_find_each_other_and_their_files():
+    services = compose()["services"]
+    mounts = {
+        inside: DEPLOY / outside
+        for name in ("prometheus", "grafana")
+        for outside, inside, *_ in (mount.split(":") for mount in services[name]["volumes"])
+    }
+    prometheus = yaml.safe_load((mounts["/etc/prometheus"] / "prometheus.yml").read_text())
+    targets = [target for job in prometheus["scrape_configs"] for target in job["static_configs"][0]["targets"]]
+    admin = tomllib.loads((DEPLOY / "compose/dispatcher.toml").read_text())["admin"]
+    assert "dispatcher:" + admin.rpartition(":")[2] in targets
+    provisioning = mounts["/etc/grafana/provisioning"]
+    (source,) = [yaml.safe_load(path.read_text()) for path in (provisioning / "datasources").iterdir()]
+    assert source["datasources"][0]["url"] == "http://prometheus:9090"
+    (provider,) = [yaml.safe_load(path.read_text()) for path in (provisioning / "dashboards").iterdir()]
+    assert list(mounts[provider["providers"][0]["options"]["path"]].glob("*.json"))
+
+
 @pytest.mark.parametrize("name", ["pool-small", "pool-large", "loadgen"])
 def test_options_in_compose_exist(name):
     service = compose()["services"][name]

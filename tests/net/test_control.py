@@ -84,7 +84,7 @@ async def test_a_body_that_is_not_said_to_be_json_is_refused():
 
 async def test_whoever_has_no_token_learns_only_that_it_lives():
     async with front(admin_token=TOKEN) as f:
-        for path in ("/", "/metrics", "/state", "/explain", "/pools"):
+        for path in ("/metrics", "/state", "/explain", "/pools"):
             assert (await call(f, "GET", path))[0] == 401
             assert (await call(f, "GET", path, Authorization=f"Bearer {TOKEN}"))[0] == 200
         for wrong in ("", "Bearer", "Bearer x", f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"bearer{TOKEN}", "Bearer é"):
@@ -171,7 +171,6 @@ async def test_policies_change_under_traffic_and_every_count_stays_right():
         clients = [asyncio.create_task(client_loop(f, answers)) for _ in range(8)]
         for name in [*registered(), *reversed(registered())]:
             f.service.set_policy({"name": name})
-            assert f.in_flight != [0, 0, 0] or not answers
             n = len(answers)
             await eventually(lambda n=n: len(answers) > n + 16)
         over.set()

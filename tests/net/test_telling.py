@@ -65,6 +65,7 @@ def test_nobody_can_take_ours_away(nominated):
 
 def written(f):
     """What was logged is in the file now."""
+    assert f.service.access_log.settle()
     f.service.access_log.flush()
     assert f.service.access_log.settle()
 

@@ -1,0 +1,97 @@
+"""`dispatcher top`: what a running dispatcher believes and does, in a terminal. A client of the admin side."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from dispatcher.errors import ConfigError, StartError
+
+WAIT = 10.0  # seconds without a word from the dispatcher
+
+
+def events(url: str, token: str) -> Iterator[tuple[str, Any]]:
+    """(name, data) of the stream at this admin address, for ever. Raises ConfigError, StartError."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        request = urllib.request.Request(url.rstrip("/") + "/events", headers=headers)  # noqa: S310 - the user's own address
+        with urllib.request.urlopen(request, timeout=WAIT) as stream:  # noqa: S310
+            name = ""
+            for line in stream:
+                key, _, value = line.decode().rstrip("\n").partition(": ")
+                if key == "event":
+                    name = value
+                elif key == "data":
+                    yield name, json.loads(value)
+    except urllib.error.HTTPError as error:
+        if error.code == 401:
+            raise ConfigError("the admin side wants a token: set LASED_ADMIN_TOKEN") from error
+        raise StartError(f"{url} answered {error.code}: is that the admin side of a dispatcher?") from error
+    except (OSError, ValueError) as error:
+        raise StartError(f"nothing to see at {url}: {getattr(error, 'reason', error)}") from error
+    raise StartError(f"{url} has ended")
+
+
+def picture(now: dict[str, Any], before: dict[str, Any] | None) -> Group:
+    """One screen."""
+    episode, regret = now["episode"], now["regret"]
+    head = f"lased-dispatcher {now['version']}  policy {now['policy']['name']}  {now['decisions']:,} decisions"
+    if before is not None:
+        head += f"  {now['decisions'] - before['decisions']} a second"
+    if episode:
+        head += f"  episode {episode['number']}, open {episode['open_seconds']:.0f} s"
+    if regret:
+        head += f"  regret {regret['total']:,}"
+    table = Table(box=None, pad_edge=False)
+    for name in ("pool", "state", "in flight", "share", "estimate", "95 %", "true rate", "observations"):
+        table.add_column(name, justify="left" if name in ("pool", "state") else "right")
+    routed = {pool["name"]: pool["routed"] for pool in before["pools"]} if before else {}
+    new = {pool["name"]: pool["routed"] - routed.get(pool["name"], pool["routed"]) for pool in now["pools"]}
+    for pool in now["pools"]:
+        low, high = pool["interval"]
+        table.add_row(
+            pool["name"],
+            Text(pool["verdict"], style="green" if pool["verdict"] == "up" else "bold red"),
+            f"{pool['in_flight']} of {pool['servers']}" if pool["servers"] > 1 else str(pool["in_flight"]),
+            f"{new[pool['name']] / sum(new.values()):.0%}" if sum(new.values()) else "–",
+            _number(pool["estimate"]),
+            "–" if low is None else f"{_number(low)} to {_number(high) if high is not None else '∞'}",
+            _number(pool["true_rate"]),
+            f"{pool['observations']:,.0f}" if pool["observations"] is not None else "–",
+        )
+    last = Table(box=None, pad_edge=False, title="last decisions", title_justify="left", title_style="dim")
+    for name in ("number", "to", "why", "in flight then"):
+        last.add_column(name, justify="right" if name == "number" else "left")
+    for row in now["last"]:
+        why = "forced trial" if row["phase"] == "explore" else "least score" if row["scores"] else "policy's choice"
+        wrong = f"; wrong: {row['wrong_because_of']}" if row["wrong_because_of"] else ""
+        there = ", ".join(f"{pool['name']} {pool['in_flight']}" for pool in row["pools"][:6])
+        last.add_row(str(row["n"]), row["pool"], why + wrong, there)
+    return Group(Text(head, style="bold"), "", table, "", last)
+
+
+def _number(x: float | None) -> str:
+    return "–" if x is None else f"{x:.4g}"
+
+
+def watch(url: str, token: str, once: bool) -> None:
+    """Show it until Ctrl-C; once: one picture, for a pipe. Raises ConfigError, StartError."""
+    console, before = Console(), None
+    try:
+        with Live(console=console, auto_refresh=False, screen=not once and console.is_terminal) as live:
+            for name, data in events(url, token):
+                if name == "now":
+                    live.update(picture(data, before), refresh=True)
+                    before = data
+                    if once:
+                        return
+    except KeyboardInterrupt:
+        return  # how one leaves it

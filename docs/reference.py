@@ -1,0 +1,128 @@
+"""Writes docs/reference.md: configuration, metrics and commands, as the code tells them. A test holds them in step.
+
+python docs/reference.py
+"""
+
+import asyncio
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from pydantic import BaseModel, SecretStr
+
+from dispatcher.config import Config, PoolConfig
+from dispatcher.core.types import Job, Outcome
+from dispatcher.net import settings
+from dispatcher.service import Service
+
+HERE = Path(__file__).parent
+COMMANDS = (
+    ("dispatcher", ("serve", "check", "policies", "top", "version")),
+    ("workers", ("",)),
+    ("loadgen", ("attack", "simulate", "compare", "reproduce", "theory", "demo")),
+)
+DESCRIBED = {  # sections whose keys a dataclass explains
+    "limits": settings.Limits,
+    "timeouts": settings.Timeouts,
+    "health": settings.Health,
+    "retry": settings.Retry,
+    "queue": settings.Waiting,
+}
+
+
+def shown(value):
+    if isinstance(value, SecretStr):
+        return '""'
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value).replace("'", '"')
+
+
+def kind(annotation):
+    """A type as a person would write it."""
+    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    names = {"str": "text", "SecretStr": "text", "int": "whole number", "float": "number", "bool": "true or false"}
+    if text.startswith("typing.Optional[typing.Annotated[float"):
+        return "number"
+    return names.get(text) or re.sub(r"\bstr\b", "text", re.sub(r"typing\.|dispatcher\.\w+\.", "", text))
+
+
+def keys(model):
+    for name, field in model.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        needed = "needed" if field.is_required() else f"`{shown(default)}`"
+        yield f"| `{name}` | {kind(field.annotation).replace('|', 'or')} | {needed} |"
+
+
+def table(model):
+    return ["| key | type | default |", "|---|---|---|", *keys(model), ""]
+
+
+def described(text):
+    return " ".join((text or "").split())
+
+
+def configuration():
+    plain, sections = {}, {}
+    for name, field in Config.model_fields.items():
+        nested = isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+        (sections if nested else plain)[name] = field
+    lines = ["## Configuration", "", "A TOML file, `serve --config F`. `LASED_TIMEOUTS_ANSWER=5` and the like override",
+             "it, flags override both. [deploy/dispatcher.toml](../deploy/dispatcher.toml) has",
+             "every key.", ""]  # fmt: skip
+    lines += ["### Top level", "", described(Config.__doc__), ""]
+    top = type("Top", (BaseModel,), {"__annotations__": {}})
+    top.model_fields = {name: field for name, field in plain.items() if name != "pools"}
+    lines += table(top)
+    lines += ["### `[[pools]]`", "", described(PoolConfig.__doc__), "", *table(PoolConfig)]
+    for name, field in sections.items():
+        lines += [f"### `[{name}]`", "", described((DESCRIBED.get(name) or field.annotation).__doc__), ""]
+        lines += table(field.annotation)
+    return lines
+
+
+async def families():
+    """Of a service with everything on: (name, type, labels, help)."""
+    pools = [{"name": name, "url": "http://127.0.0.1:9", "true_rate": 1.0} for name in ("a", "b")]
+    service = Service(Config.model_validate({"pools": pools, "shadow": ["jsq"]}))
+    service.router.settle(service.router.route(Job(1), 0.0), 0.0, Outcome.CANCELLED)
+    service.admin._collector.refresh()
+    declared = {each._name: each._labelnames for each in service.registry._collector_to_names if hasattr(each, "_name")}
+    found = []
+    for family in service.registry.collect():
+        used = {label for sample in family.samples for label in sample.labels} - {"le"}
+        labels = sorted(declared.get(family.name) or used)
+        name = family.name + ("_total" if family.type == "counter" else "")
+        found.append((name, family.type, ", ".join(labels), family.documentation))
+    return sorted(found)
+
+
+def metrics():
+    lines = ["## Metrics", "", "On the admin side, `GET /metrics`, for Prometheus.", ""]
+    lines += ["| name | type | labels | |", "|---|---|---|---|"]
+    lines += [f"| `{name}` | {kind} | {labels} | {text} |" for name, kind, labels, text in asyncio.run(families())]
+    return [*lines, ""]
+
+
+def commands():
+    names = "`lased-dispatcher`, `lased-workers`, `lased-loadgen`"
+    lines = ["## Commands", "", f"{names}, the same as `python -m dispatcher` and so on.", ""]
+    for module, names in COMMANDS:
+        for name in names:
+            command = [sys.executable, "-m", module, *name.split(), "--help"]
+            plain = {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
+            done = subprocess.run(command, capture_output=True, text=True, check=True, env=plain)
+            text = "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines())
+            title = f"lased-{module} {name}".strip()
+            lines += [f"### `{title}`", "", "```text", text.strip(), "```", ""]
+    return lines
+
+
+def reference():
+    head = ["# Reference", "", "Written by `python docs/reference.py` from the code.", ""]
+    return "\n".join([*head, *configuration(), *metrics(), *commands()]).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    (HERE / "reference.md").write_text(reference(), encoding="utf-8")

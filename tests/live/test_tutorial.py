@@ -1,0 +1,57 @@
+"""The tutorial works as it stands: its commands are run, in order, in one shell, on ports that are free."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+TEXT = (ROOT / "docs" / "tutorial.md").read_text()
+PORTS = ("9001", "9002", "8080", "9090")
+
+
+def free_ports(n):
+    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
+    ports = [str(each.getsockname()[1]) for each in taken]
+    for each in taken:
+        each.close()
+    return ports
+
+
+def script():
+    """The blocks as one script: shorter, with free ports, with this interpreter's commands, each echoed to stderr."""
+    text = "\n".join(re.findall(r"^```sh\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL))
+    for known, free in zip(PORTS, free_ports(len(PORTS)), strict=True):
+        text = text.replace(f":{known}", f":{free}")
+        if known == "9090":
+            text = text.replace("top --once", f"top --once --admin http://127.0.0.1:{free}")
+    text = text.replace("make setup\n", "").replace("--duration 20", "--duration 3")
+    return text.replace(".venv/bin/", f"{Path(sys.executable).parent}/")
+
+
+def test_every_command_of_the_tutorial_works(tmp_path):
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+    done = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", script()],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=env,
+    )
+    assert done.returncode in (0, 143), done.stderr
+    assert "ok\n" in done.stdout
+    assert re.search(r"small\s+up", done.stdout), "top"
+    assert re.search(r"lased_shadow_disagreements_total\{policy=\"greedy\"\} \d", done.stdout)
+    assert '"name": "optimistic"' in done.stdout
+    assert '"drained": true' in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_links_of_the_docs_lead_somewhere():
+    for page in (ROOT / "docs").glob("*.md"):
+        for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+            if "://" not in link:
+                assert (page.parent / link).exists(), f"{page.name}: {link}"
