@@ -29,6 +29,7 @@ from dispatcher.net.admin import EXPLAINED, Admin
 from dispatcher.net.clock import make_clock
 from dispatcher.net.forwarder import Forwarder
 from dispatcher.net.health import PoolHealth
+from dispatcher.net.notify import Notifier
 from dispatcher.net.probes import Prober
 from dispatcher.net.queue import Queue
 from dispatcher.net.server import Server
@@ -63,6 +64,7 @@ class Service:
         self.config = config
         self._again = again or (lambda: self.config)
         self.clock = make_clock()
+        self.manager = Notifier(os.environ, lambda reason: log.warning("manager_not_told", reason=reason))
         self.registry = CollectorRegistry()
         plan = Plan(config)
         if config.state_file and not isinstance(plan.policy, Remembering):
@@ -211,11 +213,12 @@ class Service:
     def reload(self) -> None:
         """Read the configuration again and take it over. Raises ConfigError, StartError, with nothing changed."""
         try:
-            config = self._again()
-            Plan(config, self.config)  # so that what cannot be carried out leaves the log alone too
-            if self.access_log is not None:
-                self.access_log.reopen()
-            self.take_over(config, forgive=True)
+            with self.manager.reloading():
+                config = self._again()
+                Plan(config, self.config)  # so that what cannot be carried out leaves the log alone too
+                if self.access_log is not None:
+                    self.access_log.reopen()
+                self.take_over(config, forgive=True)
         except DispatcherError as error:
             log.error("reload_refused", reason=str(error))
             self._reloaded.set(0)
@@ -320,6 +323,8 @@ class Service:
                 for job in (self._watch_lag, self._write_files, self._keep_state, self.admin.live.take_pictures)
             ]
             self.prober.follow()
+            jobs.append(asyncio.create_task(self.manager.watch()))
+            self.manager.ready()
             yield service, admin
         finally:
             for job in jobs:
@@ -349,6 +354,7 @@ class Service:
             print(f"admin on {admin}", flush=True)  # noqa: T201
             log.info("started", policy=self.config.policy.name, pools=[pool.name for pool in self.config.pools])
             log.info("draining", signal=await signals.get(), deadline=self.config.settings.timeouts.drain)
+            self.manager.stopping()
             drained = asyncio.create_task(self.server.drain())
             second = asyncio.create_task(signals.get())
             await asyncio.wait([drained, second], return_when=asyncio.FIRST_COMPLETED)

@@ -26,6 +26,11 @@ def wall() -> float:
     return time.time()
 
 
+def monotonic_us() -> int:
+    """Microseconds of the system's monotonic clock, for those who compare them with their own reading of it."""
+    return time.monotonic_ns() // 1000
+
+
 class _Date:
     """The present second, spelled out at most once."""
 
