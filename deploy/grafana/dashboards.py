@@ -434,10 +434,28 @@ def load_test() -> model.Dashboard:
     limits = [lag(), waits(), refused(), failed_tries(), aborts()]
     return page(
         "lased-load-test", "LASED / Load test",
-        "What a load test does to the dispatcher, as the dispatcher sees it. "
-        "The load generator's own view (planned rate, lateness, response from the planned time) is in its report.",
-        [("Pace", pace), ("Response and service", times), ("Load", load), ("Limits", limits)],
+        "What a load test does to the dispatcher: as the load generator sees it, where it is scraped (attack --metrics), "
+        "and as the dispatcher does.",
+        [("The load generator", generator()), ("Pace", pace), ("Response and service", times), ("Load", load),
+         ("Limits", limits)],
     )  # fmt: skip
+
+
+def generator() -> list[timeseries.Panel]:
+    none = "no load generator scraped under this job"
+    return [
+        graph("Planned and sent", "The rate that was asked for, and the sends. They part only if it is late.",
+              units.RequestsPerSecond, (value("loadgen_target_rate", "", ALL), "planned"),
+              (rate("loadgen_sent_total", where=ALL), "sent"),
+              (rate("loadgen_requests_total", "outcome", ALL), "{{outcome}}"), empty=none),
+        graph("Lateness", "From the planned instant to the sending. Beyond some milliseconds the generator itself is "
+              "overloaded, and the run is not to be trusted.", units.Seconds,
+              *quantiles("loadgen_send_lateness_seconds", ALL), empty=none),
+        graph("Response and service, as the client saw them", "Response runs from the planned instant, service from "
+              "the sending: what a user waits, and what the system took.", units.Seconds,
+              *quantiles("loadgen_response_duration_seconds", ALL, "response"),
+              *quantiles("loadgen_service_duration_seconds", ALL, "service"), empty=none),
+    ]  # fmt: skip
 
 
 DASHBOARDS = {"overview": overview, "learning": learning, "load-test": load_test}

@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.grafana import dashboards
 from loadgen.experiments.backends import LivePoolSpec, live_system, started
+from loadgen.exposition import Exposition
 from tests.net.harness import front
 
 FILES = sorted(dashboards.FOLDER.glob("*.json"))
@@ -209,6 +210,7 @@ async def test_every_metric_and_label_in_a_query_exists():
         await f.ask(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n")
         async with aiohttp.ClientSession() as session, session.get(f"http://{host}:{port}/metrics") as answer:
             families = list(text_string_to_metric_families(await answer.text()))
+    families += Exposition(1.0).registry.collect()
     for family in families:
         ends = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
         labels = {label for sample in family.samples for label in sample.labels}
@@ -232,7 +234,7 @@ PROMETHEUS = """
 global: {{ scrape_interval: 500ms, scrape_timeout: 500ms }}
 scrape_configs:
   - job_name: lased
-    static_configs: [{{ targets: ["{target}"] }}]
+    static_configs: [{{ targets: ["{target}", "{generator}"] }}]
 """
 POOLS = (LivePoolSpec("small", 100.0, 100.0), LivePoolSpec("large", 200.0, 20.0))
 TRIAL = 'shadow = ["jsq", "optimistic"]'
@@ -245,10 +247,10 @@ def free_port():
 
 
 @contextlib.asynccontextmanager
-async def prometheus(target, folder):
-    """A running Prometheus that scrapes the target; yields its address."""
+async def prometheus(target, generator, folder):
+    """A running Prometheus that scrapes a dispatcher and a load generator; yields its address."""
     config, log, port = folder / "prometheus.yml", folder / "prometheus.log", free_port()
-    config.write_text(PROMETHEUS.format(target=target))
+    config.write_text(PROMETHEUS.format(target=target, generator=generator))
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(
             "prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
@@ -298,13 +300,13 @@ async def flowing(session, url, traffic):
 
 @pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus is not installed (Debian: prometheus)")
 async def test_every_query_returns_data_on_a_live_and_healthy_system(tmp_path):
-    empty, wrong = [], []
+    empty, wrong, generator = [], [], f"127.0.0.1:{free_port()}"
     async with (
         live_system("lased", POOLS, extra=TRIAL) as system,
-        prometheus(system.admin.removeprefix("http://"), tmp_path) as url,
+        prometheus(system.admin.removeprefix("http://"), generator, tmp_path) as url,
         aiohttp.ClientSession() as session,
     ):
-        attack = ["attack", system.url, "--rate", "60", "--duration", "30", "--seed", "1"]
+        attack = ["attack", system.url, "--rate", "60", "--duration", "30", "--metrics", generator]
         async with started("loadgen", attack, tmp_path) as traffic:  # ended when all has been asked
             await flowing(session, url, traffic)
             for case in queries():

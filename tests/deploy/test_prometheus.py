@@ -79,9 +79,11 @@ def test_promtool_finds_nothing(command):
 
 def test_the_configuration_scrapes_the_dispatcher_and_loads_the_rules():
     config = yaml.safe_load((HERE / "prometheus.yml").read_text())
-    (job,) = config["scrape_configs"]
-    assert job["job_name"] == "lased-dispatcher"
-    assert job["static_configs"] == [{"targets": ["dispatcher:9090"]}]
+    jobs = {job["job_name"]: job["static_configs"] for job in config["scrape_configs"]}
+    assert jobs == {
+        "lased-dispatcher": [{"targets": ["dispatcher:9090"]}],
+        "lased-loadgen": [{"targets": ["loadgen:9100"]}],
+    }
     assert sorted(path for pattern in config["rule_files"] for path in HERE.glob(pattern)) == RULES
 
 
