@@ -434,8 +434,8 @@ def load_test() -> model.Dashboard:
     limits = [lag(), waits(), refused(), failed_tries(), aborts()]
     return page(
         "lased-load-test", "LASED / Load test",
-        "What a load test does to the dispatcher: as the load generator sees it, where it is scraped (attack --metrics), "
-        "and as the dispatcher does.",
+        "What a load test does to the dispatcher: as the load generator sees it, where it is scraped "
+        "(attack --metrics), and as the dispatcher does.",
         [("The load generator", generator()), ("Pace", pace), ("Response and service", times), ("Load", load),
          ("Limits", limits)],
     )  # fmt: skip
