@@ -8,7 +8,7 @@ import sys
 
 from rich.console import Console
 
-NAMES = ("simulator", "workers", "estimates", "demo", "delay", "decision", "forwarding", "latency", "idle")
+NAMES = ("simulator", "workers", "estimates", "demo", "delay", "decision", "forwarding", "latency", "idle", "scrape")
 
 
 def main():

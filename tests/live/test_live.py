@@ -175,7 +175,10 @@ def children_of(pid):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+               signal.SIGKILL]
+)  # fmt: skip
 def test_however_the_demo_ends_all_its_processes_end(tmp_path, number):
     with subprocess.Popen(demo(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
