@@ -21,6 +21,8 @@ from tests.net.harness import eventually
 POOLS = (LivePoolSpec("small", 100.0, 100.0), LivePoolSpec("large", 200.0, 2.0))
 FAST_EJECTION = "health = { passive_failures = 3, ejection = 0.5 }"
 
+SLOW = pytest.mark.slow
+
 
 def poisson(lam, seconds, seed=1):
     return schedule(Poisson(lam, stream(seed, "arrivals")), seconds)
@@ -175,10 +177,7 @@ def children_of(pid):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-@pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
-               signal.SIGKILL]
-)  # fmt: skip
+@pytest.mark.parametrize("number", [*(pytest.param(n, marks=SLOW) for n in (2, 15)), 9])  # SIGINT, SIGTERM; SIGKILL
 def test_however_the_demo_ends_all_its_processes_end(tmp_path, number):
     with subprocess.Popen(demo(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
