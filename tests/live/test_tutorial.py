@@ -1,11 +1,14 @@
 """The tutorial works as it stands: its commands are run, in order, in one shell, on ports that are free."""
 
+import asyncio
 import os
 import re
 import socket
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.net.harness import front
 
 ROOT = Path(__file__).parent.parent.parent
 TEXT = (ROOT / "docs" / "tutorial.md").read_text()
@@ -48,6 +51,22 @@ def test_every_command_of_the_tutorial_works(tmp_path):
     assert '"name": "optimistic"' in done.stdout
     assert '"drained": true' in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_the_commands_for_a_running_service_work(tmp_path):
+    text = (ROOT / "docs" / "in-production.md").read_text()
+    (block,) = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    async with front() as f:
+        script = block.replace("curl ", "curl --fail-with-body -s ").replace(
+            "localhost:9090", f"127.0.0.1:{f.admin[1]}"
+        )
+        process = await asyncio.create_subprocess_exec(
+            "bash", "-e", "-c", script, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        said, _ = await asyncio.wait_for(process.communicate(), 30)
+        assert process.returncode == 0, said.decode()
+        assert f.service.config.policy.name == "optimistic"
+        assert [pool.name for pool in f.service.config.pools] == ["p0"], "the third came and went"
 
 
 def test_links_of_the_docs_lead_somewhere():
