@@ -87,6 +87,12 @@ def check(config: ConfigFile = None, pool: PoolFlags = None, policy: PolicyFlag 
         rate = "" if entry.true_rate is None else f", true rate {entry.true_rate:g}"
         servers = f"{entry.servers} server{'s' * (entry.servers > 1)}"
         typer.echo(f"pool    {entry.name} at {entry.url}, {servers}, guess {entry.guess:g} a second{rate}")
+    for key in ("shadow", "state_file", "rows", "trusted_proxies"):
+        if getattr(loaded, key):
+            typer.echo(f"{key}  {getattr(loaded, key)}")
+    if loaded.access_log.path:
+        typer.echo(f"access_log  {loaded.access_log.path}, {loaded.access_log.format}")
+    typer.echo(f"admin_token  {'set' if loaded.token else 'none'}")
     for section in ("limits", "timeouts", "health", "queue", "retry"):
         typer.echo(f"{section:<7} {options_text(getattr(loaded, section).model_dump())}")
     typer.echo("ok")
@@ -97,7 +103,7 @@ def top(
     admin: Annotated[str, typer.Option(metavar="URL", help="The admin side of a running dispatcher.")] = ADMIN,
     once: Annotated[bool, typer.Option("--once", help="One picture, then end.")] = False,
 ) -> None:
-    """Show what a running dispatcher believes and does, once a second, until Ctrl-C."""
+    """Show what a running dispatcher believes and does, until Ctrl-C. Set LASED_ADMIN_TOKEN if it wants a token."""
     watch(admin if "//" in admin else f"http://{admin}", os.environ.get("LASED_ADMIN_TOKEN", ""), once)
 
 

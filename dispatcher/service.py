@@ -70,6 +70,7 @@ class Service:
         if config.state_file and not isinstance(plan.policy, Remembering):
             raise ConfigError(f"state_file: policy {config.policy.name!r} learns nothing that could be kept")
         self._known: Remembered = self._recall()
+        self._save_known()  # so that a file that cannot be written is found out now
         if isinstance(plan.policy, Remembering):
             plan.policy.recall(self._known)
         self.meter = RegretMeter(plan.policy)
@@ -266,8 +267,12 @@ class Service:
         self._amend(pools=[pool | {"drained": drained} if pool["name"] == name else pool for pool in self.pools()])
 
     def set_policy(self, entry: dict[str, Any]) -> None:
-        name, known = entry.get("name", ""), registry.registered()
-        if name not in known and name != self._again().policy.name:  # a module:attr would be imported to see what it is
+        if entry.keys() <= {"options"}:
+            raise ConfigError("policy.name: is missing")
+        name, known = entry.get("name"), registry.registered()
+        if (
+            name is not None and name not in known and name != self._again().policy.name
+        ):  # a module:attr would be imported to see what it is
             raise ConfigError(f"policy {name!r} is not registered{registry.nearest(str(name), list(known))}")
         self._amend(policy=entry)
 
@@ -292,13 +297,20 @@ class Service:
             for name in list(self._known)[:-REMEMBERED]:
                 del self._known[name]
 
-    def _save_state(self) -> None:
+    def _save_known(self) -> None:
+        """Raises StartError."""
         if self.config.state_file:
-            self._remember()
             try:
                 state.save(Path(self.config.state_file), self._known)
             except OSError as error:
-                log.error("state_not_saved", path=self.config.state_file, error=error.strerror)
+                raise StartError(f"state_file: cannot write {self.config.state_file}: {error.strerror}") from error
+
+    def _save_state(self) -> None:
+        self._remember()
+        try:
+            self._save_known()
+        except StartError as error:
+            log.error("state_not_saved", reason=str(error))
 
     async def _keep_state(self) -> None:
         while self.config.state_file:

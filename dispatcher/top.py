@@ -24,6 +24,10 @@ def events(url: str, token: str) -> Iterator[tuple[str, Any]]:
     try:
         request = urllib.request.Request(url.rstrip("/") + "/events", headers=headers)  # noqa: S310 - the user's own address
         with urllib.request.urlopen(request, timeout=WAIT) as stream:  # noqa: S310
+            if stream.headers.get_content_type() != "text/event-stream":
+                raise StartError(
+                    f"{url} is no admin side of a dispatcher; it listens at port 9090 unless told otherwise"
+                )
             name = ""
             for line in stream:
                 key, _, value = line.decode().rstrip("\n").partition(": ")
@@ -33,7 +37,8 @@ def events(url: str, token: str) -> Iterator[tuple[str, Any]]:
                     yield name, json.loads(value)
     except urllib.error.HTTPError as error:
         if error.code == 401:
-            raise ConfigError("the admin side wants a token: set LASED_ADMIN_TOKEN") from error
+            wrong = "refused the token in LASED_ADMIN_TOKEN" if token else "wants a token: set LASED_ADMIN_TOKEN"
+            raise ConfigError(f"the admin side {wrong}") from error
         raise StartError(f"{url} answered {error.code}: is that the admin side of a dispatcher?") from error
     except (OSError, ValueError) as error:
         raise StartError(f"nothing to see at {url}: {getattr(error, 'reason', error)}") from error
@@ -51,8 +56,8 @@ def picture(now: dict[str, Any], before: dict[str, Any] | None) -> Group:
     if regret:
         head += f"  regret {regret['total']:,}"
     table = Table(box=None, pad_edge=False)
-    for name in ("pool", "state", "in flight", "share", "estimate", "95 %", "true rate", "observations"):
-        table.add_column(name, justify="left" if name in ("pool", "state") else "right")
+    for name in ("pool", "state", "in flight", "share", "estimate", "95 %", "true", "seen"):
+        table.add_column(name, justify="left" if name in ("pool", "state") else "right", no_wrap=True)
     routed = {pool["name"]: pool["routed"] for pool in before["pools"]} if before else {}
     new = {pool["name"]: pool["routed"] - routed.get(pool["name"], pool["routed"]) for pool in now["pools"]}
     for pool in now["pools"]:
@@ -63,7 +68,7 @@ def picture(now: dict[str, Any], before: dict[str, Any] | None) -> Group:
             f"{pool['in_flight']} of {pool['servers']}" if pool["servers"] > 1 else str(pool["in_flight"]),
             f"{new[pool['name']] / sum(new.values()):.0%}" if sum(new.values()) else "–",
             _number(pool["estimate"]),
-            "–" if low is None else f"{_number(low)} to {_number(high) if high is not None else '∞'}",
+            "–" if low is None else f"{low:.3g}–{f'{high:.3g}' if high is not None else '∞'}",
             _number(pool["true_rate"]),
             f"{pool['observations']:,.0f}" if pool["observations"] is not None else "–",
         )
@@ -89,6 +94,9 @@ def watch(url: str, token: str, once: bool) -> None:
         with Live(console=console, auto_refresh=False, screen=not once and console.is_terminal) as live:
             for name, data in events(url, token):
                 if name == "now":
+                    if once and before is None:
+                        before = data  # shares need two
+                        continue
                     live.update(picture(data, before), refresh=True)
                     before = data
                     if once:

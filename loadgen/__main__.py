@@ -102,7 +102,9 @@ def attack(
 def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
-        raise ConfigError(f"--metrics must be HOST:PORT, as in 127.0.0.1:9100, not {text!r}")
+        raise ConfigError(
+            f"--metrics is where this command serves its own metrics: HOST:PORT, as in 127.0.0.1:9100, not {text!r}"
+        )
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

@@ -51,8 +51,8 @@ class Exposition:
         try:
             server, thread = start_http_server(port, host, self.registry)
         except OSError as error:
-            busy = "is in use by another program" if error.errno == errno.EADDRINUSE else error.strerror
-            raise ConfigError(f"--metrics: {host}:{port} {busy}") from error
+            busy = "in use by another program" if error.errno == errno.EADDRINUSE else error.strerror
+            raise ConfigError(f"--metrics: {host}:{port}: {busy}") from error
         try:
             yield server.server_port
         finally:

@@ -72,7 +72,7 @@ class Guard:
         if self._token:
             given = request.headers.get("Authorization", "")
             if not hmac.compare_digest(given.encode("utf-8", "replace"), b"Bearer " + self._token):
-                return "give the admin token: Authorization: Bearer …", 401
+                return "give the admin token: Authorization: Bearer TOKEN", 401
         elif not self._local and request.method not in READING:
             return "set admin_token to change anything from other machines", 403
         return "", 0

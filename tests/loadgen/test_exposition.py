@@ -40,6 +40,6 @@ async def test_a_run_is_told_as_it_goes():
     with told.served("127.0.0.1", 0) as at:
         fetch = asyncio.to_thread(lambda: urllib.request.urlopen(f"http://127.0.0.1:{at}/metrics").read())
         assert b"loadgen_target_rate 100.0" in await fetch
-        with pytest.raises(ConfigError, match=f"--metrics: 127.0.0.1:{at} is in use"), told.served("127.0.0.1", at):
+        with pytest.raises(ConfigError, match=f"--metrics: 127.0.0.1:{at}: in use"), told.served("127.0.0.1", at):
             pass
     await runner.cleanup()
