@@ -1,6 +1,6 @@
 """Loops for the tests: the forwarding path runs on uvloop, as in service, and on asyncio's own; all else on asyncio's.
 
-The thousands of cases of tests/proxy meet asyncio's loop in the slow run only.
+What does not depend on the loop, and the thousands of cases of tests/proxy, meet asyncio's in the slow run only.
 """
 
 import asyncio
@@ -8,6 +8,8 @@ import asyncio
 import pytest
 import uvloop
 
+ONE_LOOP = ("tests/proxy/", *(f"tests/net/test_{name}.py" for name in (
+    "control", "page", "retries", "telling", "verdicts", "queue", "reload", "limits_and_life", "rfc")))  # fmt: skip
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
@@ -17,5 +19,5 @@ def pytest_asyncio_loop_factories(config, item):
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if item.nodeid.startswith("tests/proxy/") and "[asyncio" in item.nodeid:
+        if item.nodeid.startswith(ONE_LOOP) and "[asyncio" in item.nodeid:
             item.add_marker(pytest.mark.slow)

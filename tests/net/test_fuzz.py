@@ -21,7 +21,7 @@ HEAD = b"GET / HTTP/1.1\r\nHost: a\r\n"
 ANSWER = b"HTTP/1.1 200 OK\r\n"
 PIECES = st.lists(st.sampled_from(WORDS) | st.binary(max_size=20), max_size=14)
 SHORT = {"head": 0.03, "keepalive": 0.03, "answer": 0.03, "idle": 0.03, "tunnel": 0.03, "drain": 0.03}
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 async def survives(f):
