@@ -184,9 +184,6 @@ async def eventually(condition, what="it never came true"):
 async def front(*scripts, policy="jsq", max_in_flight=0, **config):
     """A dispatcher before one pool a script (None: a pool whose port refuses connections)."""
     pools = [await Pool(script or answer_ok).open() for script in scripts or (answer_ok,)]
-    for pool, script in zip(pools, scripts, strict=False):
-        if script is None:
-            await pool.close()
     entries = [
         {"name": f"p{i}", "url": f"http://127.0.0.1:{pool.port}", "true_rate": 1.0, "max_in_flight": max_in_flight}
         for i, pool in enumerate(pools)
@@ -197,6 +194,9 @@ async def front(*scripts, policy="jsq", max_in_flight=0, **config):
         )
     )
     async with service.running() as (address, admin):
+        for pool, script in zip(pools, scripts, strict=False):
+            if script is None:
+                await pool.close()  # not before: a port that is free could become one of the dispatcher's own
         there = Front(service, (address.host, address.port), (admin.host, admin.port), pools)
         try:
             yield there
