@@ -70,7 +70,6 @@ class Service:
         if config.state_file and not isinstance(plan.policy, Remembering):
             raise ConfigError(f"state_file: policy {config.policy.name!r} learns nothing that could be kept")
         self._known: Remembered = self._recall()
-        self._save_known()  # so that a file that cannot be written is found out now
         if isinstance(plan.policy, Remembering):
             plan.policy.recall(self._known)
         self.meter = RegretMeter(plan.policy)
@@ -270,20 +269,23 @@ class Service:
         if entry.keys() <= {"options"}:
             raise ConfigError("policy.name: is missing")
         name, known = entry.get("name"), registry.registered()
-        if (
-            name is not None and name not in known and name != self._again().policy.name
-        ):  # a module:attr would be imported to see what it is
-            raise ConfigError(f"policy {name!r} is not registered{registry.nearest(str(name), list(known))}")
+        # a module:attr would be imported to see what it is
+        if isinstance(name, str) and name not in known and name != self._again().policy.name:
+            raise ConfigError(f"policy {name!r} is not registered{registry.nearest(name, list(known))}")
         self._amend(policy=entry)
 
     # -- what was learned
 
     def _recall(self) -> Remembered:
-        """What an earlier life has learned, if it left something that can be believed."""
+        """What an earlier life has learned, if it left something that can be believed. Raises StartError where nothing
+        could be left for the next one."""
         if not self.config.state_file:
             return {}
+        path = Path(self.config.state_file)
+        if not os.access(path.parent, os.W_OK):
+            raise StartError(f"state_file: cannot write {path}: there is no such folder, or no permission")
         try:
-            known = state.load(Path(self.config.state_file))
+            known = state.load(path)
         except ConfigError as error:
             log.warning("state_ignored", reason=str(error))
             return {}
@@ -297,20 +299,13 @@ class Service:
             for name in list(self._known)[:-REMEMBERED]:
                 del self._known[name]
 
-    def _save_known(self) -> None:
-        """Raises StartError."""
+    def _save_state(self) -> None:
         if self.config.state_file:
+            self._remember()
             try:
                 state.save(Path(self.config.state_file), self._known)
             except OSError as error:
-                raise StartError(f"state_file: cannot write {self.config.state_file}: {error.strerror}") from error
-
-    def _save_state(self) -> None:
-        self._remember()
-        try:
-            self._save_known()
-        except StartError as error:
-            log.error("state_not_saved", reason=str(error))
+                log.error("state_not_saved", path=self.config.state_file, error=error.strerror)
 
     async def _keep_state(self) -> None:
         while self.config.state_file:

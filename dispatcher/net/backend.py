@@ -279,7 +279,12 @@ class PoolConnection(asyncio.Protocol):
 
     def _switch(self) -> None:
         assert self._conversation is not None
-        self._switching, self.tunnelled = False, True
+        assert self.transport is not None
+        self._switching = False
+        if self.transport.is_closing():  # its last words: there is nobody left to speak to
+            self._fail(UpstreamProtocolError(f"pool {self.upstream.id} switched protocols and left"))
+            return
+        self.tunnelled = True
         self.upstream.tunnelled()
         self._timer.clear()
         rest, self._reader.rest = self._reader.rest, b""

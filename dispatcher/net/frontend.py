@@ -188,8 +188,9 @@ class ClientConnection(asyncio.Protocol):
         return self._kept is not None
 
     def join(self, connection: PoolConnection, rest: bytes, over: Callable[[], None]) -> None:
-        assert self._transport is not None
-        assert connection.transport is not None
+        if self._transport is None or connection.transport is None:
+            connection.close()  # the client has left in the same moment, and its exchange is being cancelled
+            return
         self._sending.stop()
         self._taking.stop()
         self._looking.stop()

@@ -213,6 +213,37 @@ async def test_much_behind_the_upgrade_request_is_the_tunnels(monkeypatch):
         assert await client.exactly(4) == b"done"
 
 
+async def test_a_pool_that_switches_with_its_last_words_holds_no_ticket(monkeypatch):
+    from dispatcher.net.backend import PoolConnection
+
+    really = PoolConnection.data_received
+
+    def dying(self, data):
+        self.transport.abort()  # as where our own write met a reset, and the answer lay unread
+        really(self, data)
+
+    async def switch(wire):
+        await wire.until(b"\r\n\r\n")
+        await wire.send(SWITCH)
+        await wire.rest()
+
+    async with front(switch) as f:
+        monkeypatch.setattr(PoolConnection, "data_received", dying)
+        client = await f.client()
+        await client.send(UPGRADE)
+        await client.rest()
+        await f.settled()
+        assert f.metric("lased_internal_errors_total") == 0
+
+
+def test_a_state_file_that_cannot_be_written_is_found_out_at_the_start(tmp_path):
+    command = [sys.executable, "-m", "dispatcher", "serve", "--pool", "a=http://127.0.0.1:9", "--listen", "127.0.0.1:0"]
+    env = os.environ | {"LASED_STATE_FILE": str(tmp_path / "nowhere" / "x"), "LASED_ADMIN": "127.0.0.1:0"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, env=env)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: state_file: cannot write")
+
+
 async def test_a_tunnel_that_begins_when_its_pool_is_gone_ends_like_the_others():
     gate = asyncio.Event()
 
@@ -401,6 +432,7 @@ async def raw(f, head, body=b""):
         b'{"name":"\xff"}',
         b'{"name":"antigravity:geohash"}',
         b'{"name":3}',
+        b'{"name":[]}',
         b"{}x",
     ],
 )
