@@ -214,21 +214,14 @@ async def test_much_behind_the_upgrade_request_is_the_tunnels(monkeypatch):
 
 
 async def test_a_pool_that_switches_with_its_last_words_holds_no_ticket(monkeypatch):
-    from dispatcher.net.backend import PoolConnection
-
-    really = PoolConnection.data_received
-
-    def dying(self, data):
-        self.transport.abort()  # as where our own write met a reset, and the answer lay unread
-        really(self, data)
-
-    async def switch(wire):
+    async def leaves(wire):
         await wire.until(b"\r\n\r\n")
-        await wire.send(SWITCH)
-        await wire.rest()
+        wire.reset()
 
-    async with front(switch) as f:
-        monkeypatch.setattr(PoolConnection, "data_received", dying)
+    async with front(leaves) as f:
+        monkeypatch.setattr(
+            "dispatcher.net.backend.unread", lambda _: [SWITCH]
+        )  # what lay there when the reset was met
         client = await f.client()
         await client.send(UPGRADE)
         await client.rest()
