@@ -1,135 +1,27 @@
-"""The command `lased-loadgen`: traffic and demonstration here, what simulates in `lab`. Only results go to stdout."""
+"""The command `lased-loadgen`: the demonstration here, traffic in `traffic`, what simulates in `lab`. Only results go
+to stdout."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
-from urllib.parse import urlsplit
+from typing import Annotated, NoReturn
 
 import typer
 
-from dispatcher.core.streams import stream
 from dispatcher.errors import ConfigError, DispatcherError
-from loadgen import arrivals as processes
 from loadgen import demo as show
 from loadgen import (
     lab,  # noqa: F401 - registers its commands
     report,
+    traffic,  # noqa: F401 - registers its command
 )
-from loadgen.attack import Attack
-from loadgen.command import BrokenOffError, Json, Seed, app, console, output, prepare, print_json
+from loadgen.command import BrokenOffError, Json, Seed, app, console, output, prepare, print_json, until_signal
 from loadgen.experiments.backends import BackendError
-from loadgen.exposition import Exposition
-from loadgen.metrics import Summary, summarize
-
-T = TypeVar("T")
-
-
-def until_signal(main: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine that is told, by an event, of the first SIGINT or SIGTERM; a second one breaks it off."""
-
-    async def run() -> T:
-        stop = asyncio.Event()
-        task = asyncio.ensure_future(main(stop))
-
-        def signalled() -> None:
-            if stop.is_set():
-                task.cancel()
-            stop.set()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, signalled)
-        return await task
-
-    return asyncio.run(run())
-
-
-@app.command(epilog="Example: lased-loadgen attack http://127.0.0.1:8080/ --rate 30 --duration 20 --seed 1 --json")
-def attack(
-    url: Annotated[str, typer.Argument(help="Where to send GET requests.")],
-    rate: Annotated[float, typer.Option(help="Requests a second, on average.")],
-    duration: Annotated[float, typer.Option(help="Seconds of traffic.")],
-    arrivals: Annotated[
-        str, typer.Option(help="Arrivals: poisson, constant, mmpp:ratio=5,period=10, wave:depth=0.8,period=60.")
-    ] = "poisson",
-    seed: Seed = 1,
-    timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds after which a request counts as unanswered.")
-    ] = 30.0,
-    out: Annotated[Path | None, typer.Option(help="Write the raw stamps and the summary into this folder.")] = None,
-    metrics: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Serve the run's metrics for Prometheus there.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Send open-loop traffic: requests leave at their planned times, whatever the answers do. Ctrl-C ends it early."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"the URL must begin with http:// or https:// and name a host, not {url!r}")
-    try:
-        offsets = processes.schedule(processes.parse(arrivals, rate, stream(seed, "arrivals")), duration)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    if not len(offsets):
-        raise ConfigError("the schedule holds no request: raise --rate or --duration")
-    if out is not None:
-        prepare(out)
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # nothing else may cap the requests in flight
-    exposition = Exposition(rate) if metrics is not None else None
-    with exposition.served(*_address(metrics)) if exposition and metrics else nullcontext():
-        run = Attack(url, offsets, timeout, exposition)
-        summary = until_signal(lambda stop: _attack(run, rate, duration, stop, out))
-    if as_json:
-        print(json.dumps(summary.as_json()))  # noqa: T201
-    else:
-        output().print(report.summary_table(summary))
-        for line in (*summary.warnings, *report.summary_counts(summary)):
-            print(line)  # noqa: T201
-    if not summary.completed:
-        raise typer.Exit(1)
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
-        raise ConfigError(
-            f"--metrics is where this command serves its own metrics: HOST:PORT, as in 127.0.0.1:9100, not {text!r}"
-        )
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-async def _attack(run: Attack, rate: float, duration: float, stop: asyncio.Event, out: Path | None) -> Summary:
-    loop = asyncio.get_running_loop()
-    began_at = loop.time()
-    with report.attack_progress(console) if console.is_terminal else nullcontext() as progress:
-        bar = progress.add_task("sending", total=len(run.records), open=0) if progress else None
-
-        async def watch() -> None:
-            while not stop.is_set():
-                if progress and bar is not None:
-                    progress.update(bar, completed=run.sent, open=run.in_flight)
-                await asyncio.sleep(0.2)
-            run.stop()
-
-        watching = asyncio.create_task(watch())
-        await run.run()
-        watching.cancel()
-    cut_short = min(duration, loop.time() - began_at) if stop.is_set() else duration
-    summary = summarize(run.records, rate, cut_short)
-    if out is not None:
-        run.records.write_csv(out / "requests.csv")
-        (out / "summary.json").write_text(json.dumps(summary.as_json(), indent=1) + "\n")
-    return summary
 
 
 @app.command(epilog="Example: lased-loadgen demo --json --duration 30")

@@ -1,96 +1,163 @@
 """Open-loop traffic: every request leaves at its planned time, however many are unanswered.
 
-Asyncio's own loop, not uvloop: its clock is in whole milliseconds and it may call too early. aiohttp's connector has
-no limit (its default of 100 would turn open load into closed), keeps connections alive, decodes and stores nothing.
+Asyncio's own loop, not uvloop: its clock is in whole milliseconds. One process; `sender` runs several on one plan.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
 
-import aiohttp
-import numpy as np
-from numpy.typing import NDArray
-
-from loadgen.exposition import Exposition
+from loadgen.client import Client, Sending
 from loadgen.pacer import Pacer
-from loadgen.records import UNFINISHED, Records
+from loadgen.records import DROPPED, OPEN, TIMED_OUT, Effort, Records
+from loadgen.targets import Request
 
 LEAD = 0.05  # seconds between setting up and the start of the schedule
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """timeout: seconds from the sending after which a request counts as unanswered. drain: seconds that the run waits
+    for answers after the last send, None for as long as the time-out. max_in_flight: what is due while that many
+    are open is dropped and counted, 0 for no limit. spin: as the pacer's."""
+
+    timeout: float = 30.0
+    drain: float | None = None
+    max_in_flight: int = 0
+    spin: float = 0.0
+
+
 class Attack:
-    """One run against one URL.
+    """One run: the rows of `records` that are of `owner`, to the targets of `request`."""
 
-    offsets: planned sends, seconds from the start. timeout: after which a request counts as unanswered; also how long
-    the run waits for answers after the last send. exposition: told of each send and answer.
-    """
+    def __init__(self, request: Request | str, records: Records, limits: Limits | None = None, owner: int = 0) -> None:
+        self.records, self.limits = records, limits or Limits()
+        self.effort = Effort()
+        self._client = Client(Request((request,)) if isinstance(request, str) else request, self._ended)
+        self._pacer = Pacer(records.share(owner), self._fire, self.limits.spin)
+        self._open: dict[int, Sending] = {}
+        self._codes: dict[bytes, int] = {b"": 0}
+        self._cap = self.limits.max_in_flight or float("inf")
+        self._start = self._counted = 0.0
+        self._reached = 0
+        self._expiry: asyncio.TimerHandle | None = None
+        self._empty = asyncio.Event()
 
-    def __init__(
-        self, url: str, offsets: NDArray[np.float64], timeout: float = 30.0, exposition: Exposition | None = None
-    ) -> None:
-        self.url = url
-        self._exposition = exposition
-        self.records = Records(offsets)
-        self.sent = 0
-        self.answered = 0
-        self._timeout = timeout
-        self._pacer = Pacer(offsets, self._fire)
-        self._open: set[asyncio.Task[None]] = set()
-        self._session: aiohttp.ClientSession | None = None
-        self._start = 0.0
+    def __repr__(self) -> str:
+        return f"<Attack {self.effort.sent} of {len(self.records)} sent, {len(self._open)} open>"
+
+    @property
+    def sent(self) -> int:
+        return self.effort.sent
+
+    @property
+    def answered(self) -> int:
+        return self.effort.answered
 
     @property
     def in_flight(self) -> int:
         return len(self._open)
 
+    @property
+    def settled(self) -> int:
+        """Rows before this one will not change any more."""
+        return next(iter(self._open), self._reached)
+
     def stop(self) -> None:
         """Send nothing more; what is open is waited for."""
         self._pacer.stop()
 
-    async def run(self, started: Callable[[float], None] = lambda start: None) -> Records:
-        """Send the schedule and wait for the answers. started: told the loop time that offset 0 stands for."""
-        loop = asyncio.get_running_loop()
-        async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=10.0),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            timeout=aiohttp.ClientTimeout(total=self._timeout),
-        ) as self._session:
-            self._start = loop.time() + LEAD
-            started(self._start)
-            try:
-                await self._pacer.run(self._start)
-                if self._open:
-                    await asyncio.wait(self._open, timeout=self._timeout)
-            finally:
-                for task in self._open:
-                    task.cancel()
-                await asyncio.gather(*self._open, return_exceptions=True)
+    async def prepare(self) -> None:
+        """Look the names up. Raises OSError."""
+        await self._client.start()
+
+    async def run(self, start: float | None = None, started: Callable[[float], None] = lambda start: None) -> Records:
+        """Send the schedule and wait for the answers. start: the loop's time that offset 0 stands for, told to
+        `started`; soon, if none is given."""
+        if not self._client.ready:
+            await self.prepare()
+        loop, cpu = asyncio.get_running_loop(), _cpu()
+        self._loop_time = loop.time
+        self._start = self._counted = loop.time() + LEAD if start is None else start
+        started(self._start)
+        self._expire(loop)
+        try:
+            await self._pacer.run(self._start)
+            await self._drained()
+        finally:
+            if self._expiry is not None:
+                self._expiry.cancel()
+            for sending in list(self._open.values()):
+                self._client.abort(sending, OPEN)
+            self._count()
+            self.effort.opened, self.effort.resent = self._client.opened, self._client.resent
+            self.effort.received = self._client.received
+            self.effort.elapsed, self.effort.cpu = loop.time() - self._start, _cpu() - cpu
+            await self._client.close()
         return self.records
 
-    def _fire(self, i: int, planned: float) -> None:
-        task = asyncio.get_running_loop().create_task(self._one(i))
-        self._open.add(task)
-        task.add_done_callback(self._open.discard)
-
-    async def _one(self, i: int) -> None:
-        assert self._session is not None
-        loop, records = asyncio.get_running_loop(), self.records
-        records.sent[i] = loop.time() - self._start
-        self.sent += 1
-        if self._exposition is not None:
-            self._exposition.sent(records.planned[i], records.sent[i])
+    async def _drained(self) -> None:
+        if not self._open:
+            return
+        wait = self.limits.timeout + 1.0 if self.limits.drain is None else self.limits.drain
+        self._empty.clear()
         try:
-            async with self._session.get(self.url, allow_redirects=False) as answer:
-                await answer.read()
-                records.status[i] = answer.status
-                records.pools[i] = answer.headers.get("X-Pool", "")
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            records.status[i] = UNFINISHED  # a failed request is a result, not an error of the run
-            records.errors[type(error).__name__] += 1
-        records.done[i] = loop.time() - self._start
-        self.answered += 1
-        if self._exposition is not None:
-            self._exposition.over(records.planned[i], records.sent[i], records.done[i], int(records.status[i]))
+            async with asyncio.timeout(wait):
+                await self._empty.wait()
+        except TimeoutError:
+            pass  # what is open is counted as unfinished
+
+    def _fire(self, i: int, planned: float) -> None:
+        records, self._reached = self.records, i
+        if len(self._open) >= self._cap:
+            records.error[i] = DROPPED
+            return
+        sending = Sending(i, records.target[i], int(records.body[i]))
+        self._count()
+        self._open[i] = sending
+        self.effort.sent += 1
+        sending.started = self._counted
+        records.sent[i] = self._counted - self._start
+        self._client.send(sending)
+
+    def _ended(self, sending: Sending) -> None:
+        """The client is through with it."""
+        i, records = sending.i, self.records
+        self._count()
+        del self._open[i]
+        self.effort.answered += 1
+        if sending.error != OPEN:
+            records.done[i] = self._counted - self._start
+        records.status[i], records.error[i] = sending.status, sending.error
+        code = self._codes.get(sending.pool)
+        records.pool[i] = self._named(sending.pool) if code is None else code
+        if not self._open:
+            self._empty.set()
+
+    def _named(self, pool: bytes) -> int:
+        if len(self._codes) > 1000:  # a server that calls itself anew each time
+            return 0
+        self.records.names.append(pool.decode("latin-1"))
+        self._codes[pool] = code = len(self._codes)
+        return code
+
+    def _count(self) -> None:
+        now = self._loop_time()
+        self.effort.busy += len(self._open) * (now - self._counted)
+        self._counted = now
+
+    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End what has been open for too long; the oldest is the first of the dictionary."""
+        timeout, now = self.limits.timeout, loop.time()
+        while (oldest := next(iter(self._open.values()), None)) and oldest.started + timeout <= now:
+            self._client.abort(oldest, TIMED_OUT)
+        self._expiry = loop.call_at((oldest.started if oldest else now) + timeout, self._expire, loop)
+
+
+def _cpu() -> float:
+    """Seconds that this process has computed."""
+    used = os.times()
+    return used.user + used.system

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+import signal
 import tempfile
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -14,6 +17,7 @@ from rich.console import Console
 from dispatcher.errors import ConfigError
 from loadgen.experiments.backends import BackendError
 
+T = TypeVar("T")
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -29,6 +33,25 @@ Seed = Annotated[int, typer.Option(help="Seed of all randomness.")]
 
 class BrokenOffError(Exception):
     """A long command was told to stop; the message says what is left of it."""
+
+
+def until_signal(main: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine that is told, by an event, of the first SIGINT or SIGTERM; a second one breaks it off."""
+
+    async def run() -> T:
+        stop = asyncio.Event()
+        task = asyncio.ensure_future(main(stop))
+
+        def signalled() -> None:
+            if stop.is_set():
+                task.cancel()
+            stop.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, signalled)
+        return await task
+
+    return asyncio.run(run())
 
 
 def output() -> Console:

@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.streams import stream
-from loadgen.arrivals import Poisson, schedule
+from loadgen.arrivals import Poisson
 from loadgen.attack import Attack
 from loadgen.experiments.backends import BackendError, LivePoolSpec, live_system
-from loadgen.metrics import distribution
+from loadgen.histogram import distribution
 from loadgen.records import Records
+from loadgen.schedule import schedule
 
 SAMPLE_EVERY = 0.25  # seconds between two looks at the dispatcher's state
 Z95 = 1.96
@@ -120,7 +121,7 @@ Watch = Callable[[str, Sample, Attack], None]
 async def run_policy(scene: Scene, policy: str, watch: Watch, stop: asyncio.Event) -> Run:
     """Start pools and dispatcher, send the traffic, look at the state meanwhile. stop: ends the traffic early."""
     async with live_system(policy, scene.pools, seed=scene.seed) as system, aiohttp.ClientSession() as session:
-        attack = Attack(system.url, scene.offsets())
+        attack = Attack(system.url, Records(scene.offsets()))
         run = Run(policy, attack.records)
         loop = asyncio.get_running_loop()
         start = loop.time()

@@ -1,6 +1,6 @@
 """The load generator's own metrics for Prometheus, while a run lasts: planned, sent, late, answered, how fast.
 
-Served by a thread, so that a scrape does not make the pacer late. The report at the end needs none of it.
+Served by a thread of the process that watches, not of one that sends, so that a scrape makes nothing late.
 """
 
 from __future__ import annotations
@@ -9,41 +9,35 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+import numpy as np
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from dispatcher.errors import ConfigError
-
-SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 20.0, 60.0)
-LATE = (0.0001, 0.0005, 0.001, 0.005, 0.02, 0.1, 0.5)
-OUTCOMES = ("completed", "refused", "unanswered")  # below 400, 400 and more, no status
+from loadgen.watch import Buckets, Watch
 
 
-class Exposition:
+class Exposition(Collector):
     """rate: requests a second, as planned."""
 
-    def __init__(self, rate: float) -> None:
-        self.registry = registry = CollectorRegistry()
-        Gauge("loadgen_target_rate", "Requests a second, as planned on average.", registry=registry).set(rate)
-        self._sent = Counter("loadgen_sent_total", "Requests sent.", registry=registry)
-        answered = Counter("loadgen_requests_total", "Requests that are over.", ["outcome"], registry=registry)
-        self._outcomes = {outcome: answered.labels(outcome) for outcome in OUTCOMES}
-        self._lateness = Histogram("loadgen_send_lateness_seconds", "From the planned instant to the sending.",
-                                   buckets=LATE, registry=registry)  # fmt: skip
-        self._response = Histogram("loadgen_response_duration_seconds", "From the planned instant to the answer.",
-                                   buckets=SECONDS, registry=registry)  # fmt: skip
-        self._service = Histogram("loadgen_service_duration_seconds", "From the sending to the answer.",
-                                  buckets=SECONDS, registry=registry)  # fmt: skip
+    def __init__(self, watch: Watch, rate: float) -> None:
+        self._watch, self._rate = watch, rate
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
 
-    def sent(self, planned: float, sent: float) -> None:
-        self._sent.inc()
-        self._lateness.observe(max(0.0, sent - planned))
-
-    def over(self, planned: float, sent: float, done: float, status: int) -> None:
-        completed = 200 <= status < 400
-        self._outcomes["completed" if completed else "refused" if status else "unanswered"].inc()
-        if completed:
-            self._response.observe(done - planned)
-            self._service.observe(done - sent)
+    def collect(self) -> Iterator[Metric]:
+        watch = self._watch
+        yield GaugeMetricFamily("loadgen_target_rate", "Requests a second, as planned on average.", self._rate)
+        yield CounterMetricFamily("loadgen_sent", "Requests sent.", watch.sent)
+        yield CounterMetricFamily("loadgen_dropped", "Requests due and not sent, over --max-in-flight.", watch.dropped)
+        over = CounterMetricFamily("loadgen_requests", "Requests that are over.", labels=["outcome"])
+        for outcome, count in watch.outcomes.items():
+            over.add_metric([outcome], count)
+        yield over
+        yield _histogram("send_lateness", "From the planned instant to the sending.", watch.lateness)
+        yield _histogram("response_duration", "From the planned instant to the answer.", watch.response)
+        yield _histogram("service_duration", "From the sending to the answer.", watch.service)
 
     @contextmanager
     def served(self, host: str, port: int) -> Iterator[int]:
@@ -59,3 +53,11 @@ class Exposition:
             server.shutdown()
             server.server_close()
             thread.join()
+
+
+def _histogram(name: str, says: str, times: Buckets) -> HistogramMetricFamily:
+    counts = np.cumsum(times.counts).tolist()
+    bounds = [*map(str, times.bounds), "+Inf"]
+    return HistogramMetricFamily(
+        f"loadgen_{name}_seconds", says, buckets=list(zip(bounds, counts, strict=True)), sum_value=times.total
+    )

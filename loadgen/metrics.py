@@ -4,95 +4,145 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.records import Records
+from loadgen.arrivals import ArrivalProcess
+from loadgen.gaps import Gaps
+from loadgen.histogram import Histogram
+from loadgen.records import DROPPED, ERRORS, OPEN, Effort, Records
 
-PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
-SHORTFALL = 0.99  # achieved over offered below which a run did not offer what it claims
-LATE_P99 = 0.005  # seconds
+STEPS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 3600.0)
+MOST_INTERVALS = 120
+VIEWS = ("response", "service", "lateness")
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """What `attack --json` prints. Times in seconds; latency counts from the intended time of sending."""
+class Interval:
+    """A stretch of the plan: what was planned in it, and what became of that. response: of the completed, seconds."""
 
+    begin: float
+    planned: int
     sent: int
     completed: int
-    failed: int
-    duration: float
-    offered_rate: float
-    achieved_rate: float
-    latency: dict[str, float | None]
-    service: dict[str, float | None]
-    lateness_p99: float | None
-    by_pool: dict[str, int]
-    status: dict[str, int]
-    errors: dict[str, int]
-    verdict: str
-    warnings: list[str]
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+    p50: float | None
+    p99: float | None
 
 
-def distribution(times: NDArray[np.float64]) -> dict[str, float | None]:
-    """mean, percentiles (the smallest value with that share at or below it) and max; all None if empty.
+@dataclass
+class Measures:
+    """What the rows of a run say, its warm-up left out. views: response, service, lateness.
 
-    >>> distribution(np.array([1.0, 2.0, 3.0]))["p50"]
-    2.0
+    cut: planned and never due, because the run was ended early; dropped: due and not sent, over --max-in-flight.
     """
-    if not len(times):
-        return dict.fromkeys(("mean", *PERCENTILES, "max"))
-    ordered, n = np.sort(times), len(times)
-    at = {name: max(0, math.ceil(n * share / 100 - 1e-9) - 1) for name, share in PERCENTILES.items()}
-    return {
-        "mean": float(times.mean()),
-        **{name: float(ordered[i]) for name, i in at.items()},
-        "max": float(ordered[-1]),
-    }
+
+    begin: float
+    end: float
+    gaps: Gaps
+    views: dict[str, Histogram] = field(default_factory=lambda: {view: Histogram() for view in VIEWS})
+    intervals: list[Interval] = field(default_factory=list)
+    planned: int = 0
+    sent: int = 0
+    completed: int = 0
+    dropped: int = 0
+    unfinished: int = 0
+    cut: int = 0
+    warmed: int = 0
+    last_sent: float = 0.0
+    last_done: float = 0.0
+    busy: float = 0.0  # seconds that all requests were open, warm-up and all, by their stamps
+    status: Counter[int] = field(default_factory=Counter)
+    errors: Counter[int] = field(default_factory=Counter)
+    by_pool: Counter[int] = field(default_factory=Counter)
+    by_target: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def seconds(self) -> float:
+        """That were measured."""
+        return self.end - self.begin
 
 
-def summarize(records: Records, rate: float, duration: float) -> Summary:
-    """rate: requests a second that were meant. duration: seconds of the schedule; less if it was cut short."""
-    sent = len(records.lateness)
-    completed = int(records.completed.sum())
-    last = float(np.nanmax(records.done)) if completed else duration
-    late = distribution(records.lateness)["p99"]
-    codes = Counter(str(status) if status else "none" for status in records.status[~np.isnan(records.sent)].tolist())
-    achieved = sent / max(duration, float(np.nanmax(records.sent)) if sent else 0.0)
-    warnings = _warnings(sent, completed, achieved, sent / duration, late)
-    return Summary(
-        sent=sent,
-        completed=completed,
-        failed=sent - completed,
-        duration=max(duration, last),
-        offered_rate=rate,
-        achieved_rate=achieved,
-        latency=distribution(records.response),
-        service=distribution(records.service),
-        lateness_p99=late,
-        by_pool=dict(sorted(Counter(pool for pool in records.pools if pool).items())),
-        status=dict(sorted(codes.items())),
-        errors=dict(sorted(records.errors.items())),
-        verdict="invalid" if not completed or any("offered" in w for w in warnings) else
-                "valid with warnings" if warnings else "valid",
-        warnings=warnings,
-    )  # fmt: skip
+def measure(
+    records: Records,
+    process: ArrivalProcess | None,
+    seconds: float,
+    warmup: float = 0.0,
+    cut: float = math.inf,
+    ended: float = math.inf,
+) -> Measures:
+    """process: None for a trace. seconds: of the whole traffic. cut: when it was told to stop. ended: when the last
+    answer was no longer waited for."""
+    end = max(min(seconds, cut), 0.0)
+    mean = seconds / max(1, len(records))
+    found = Measures(min(warmup, end), end, Gaps(process, mean))
+    width = next((step for step in STEPS if step * MOST_INTERVALS >= end), end / MOST_INTERVALS)
+    for begin, rows in _intervals(records, width):
+        _add(found, records, begin, rows, ended)
+    return found
 
 
-def _warnings(sent: int, completed: int, achieved: float, planned: float, late: float | None) -> list[str]:
-    warnings = []
-    if not completed:
-        warnings.append("no request was answered well")
-    elif completed < sent:
-        warnings.append(f"{sent - completed} of {sent} requests failed")
-    if sent and achieved < SHORTFALL * planned:
-        warnings.append(f"only {achieved:.1f} of {planned:.1f} requests a second were offered: too much for one core")
-    if late is not None and late > LATE_P99:
-        warnings.append(f"1 % of requests left over {late * 1e3:.1f} ms late: latency includes that")
-    return warnings
+def _intervals(records: Records, width: float) -> Iterator[tuple[float, slice]]:
+    """Rows by stretches of the plan."""
+    last = float(records.planned[-1]) if len(records) else 0.0
+    begin, at = 0, 0
+    while begin < len(records):
+        end = int(
+            np.searchsorted(records.planned, (at + 1) * width, side="right" if (at + 1) * width > last else "left")
+        )
+        yield at * width, slice(begin, end)
+        records.forget(begin)
+        begin, at = end, at + 1
+
+
+def _add(found: Measures, records: Records, begin: float, rows: slice, ended: float) -> None:
+    planned, sent, done = records.planned[rows], records.sent[rows], records.done[rows]
+    status, error = records.status[rows], records.error[rows]
+    there = ~np.isnan(sent)
+    spent = np.where(np.isnan(done), ended, done)[there] - sent[there]
+    found.busy += float(spent[np.isfinite(spent)].sum())
+    found.gaps.add(planned, sent)
+    measured = planned >= found.begin
+    found.warmed += int((~measured).sum())
+    there, good = there & measured, (status >= 200) & (status < 400) & measured
+    dropped = int(((error == DROPPED) & measured).sum())
+    found.planned += int(measured.sum())
+    found.sent += int(there.sum())
+    found.completed += int(good.sum())
+    found.dropped += dropped
+    found.unfinished += int(((error == OPEN) & measured).sum())
+    found.cut += int(measured.sum() - there.sum()) - dropped
+    response = (done - planned)[good]
+    for view, times in (
+        ("response", response),
+        ("service", (done - sent)[good]),
+        ("lateness", (sent - planned)[there]),
+    ):
+        found.views[view].add(times)
+    if there.any():
+        found.last_sent = max(found.last_sent, float(sent[there].max()))
+        found.last_done = max(found.last_done, float(np.nanmax(done[there], initial=0.0)))
+    for counter, column in ((found.status, status), (found.by_target, records.target[rows])):
+        _count(counter, column[there])
+    _count(found.errors, error[there & (error > 0)])
+    _count(found.by_pool, records.pool[rows][there & (records.pool[rows] > 0)])
+    p50, p99 = np.percentile(response, (50, 99)).tolist() if len(response) else (None, None)
+    found.intervals.append(Interval(begin, len(planned), int((~np.isnan(sent)).sum()), int(good.sum()), p50, p99))
+
+
+def _count(counter: Counter[int], values: NDArray[Any]) -> None:
+    keys, counts = np.unique(values, return_counts=True)
+    counter.update(dict(zip(keys.tolist(), counts.tolist(), strict=True)))
+
+
+def named_errors(errors: Counter[int]) -> dict[str, int]:
+    """By what happened, in words."""
+    return dict(sorted((ERRORS[code], n) for code, n in errors.items()))
+
+
+def total(efforts: Sequence[Effort], what: str) -> float:
+    """Over the processes."""
+    return float(sum(getattr(effort, what) for effort in efforts))

@@ -11,14 +11,12 @@ import ctypes
 import os
 import struct
 import sys
-from collections.abc import Callable
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable, Iterable
 
 _CLOCK_MONOTONIC = 1
 _NONBLOCK_CLOEXEC = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
 _ABSOLUTE = 1
+AT_ONCE = 64  # late ones that are fired before the loop may look at answers again
 
 
 class _TimerFd:
@@ -48,43 +46,76 @@ class _TimerFd:
 
 
 class Pacer:
-    """Calls `fire(i, planned)` for each offset of a schedule, at `start + offset` of the loop's clock.
+    """Calls `fire(i, planned)` for each (i, offset), in order, at `start + offset` of the loop's clock.
 
-    Instants already past are fired at once, in order: an open-loop generator sends late rather than never.
+    Instants already past are fired as soon as can be: an open-loop generator sends late rather than never. spin:
+    seconds before an instant from which on the loop is kept awake, which is more exact and takes a whole core.
     """
 
-    def __init__(self, offsets: NDArray[np.float64], fire: Callable[[int, float], None]) -> None:
-        self._offsets: list[float] = offsets.tolist()
-        self._fire = fire
-        self._next = 0
+    def __init__(
+        self, instants: Iterable[tuple[int, float]], fire: Callable[[int, float], None], spin: float = 0.0
+    ) -> None:
+        self._instants = iter(instants)
+        self._fire, self._spin = fire, spin
+        self._timer: _TimerFd | None = None
+        self._running: asyncio.AbstractEventLoop | None = None
+        self._start = 0.0
         self._stopped = False
 
     def stop(self) -> None:
         """Fire nothing more."""
         self._stopped = True
+        if self._running is not None:
+            self._running.call_soon(self._due)
 
     async def run(self, start: float) -> None:
         """Fire all, or until stopped. Needs asyncio's own loop, whose clock is the monotonic one."""
-        loop = asyncio.get_running_loop()
-        timer = _TimerFd() if sys.platform == "linux" else None
-        woken = asyncio.Event()
-        if timer is not None:
-            loop.add_reader(timer.fd, woken.set)
+        self._running = loop = asyncio.get_running_loop()
+        self._start, self._over = start, loop.create_future()
+        self._next = next(self._instants, None)
+        if sys.platform == "linux":
+            self._timer = _TimerFd()
+            loop.add_reader(self._timer.fd, self._woken)
         try:
-            while self._next < len(self._offsets) and not self._stopped:
-                planned = start + self._offsets[self._next]
-                if planned <= loop.time():
-                    self._fire(self._next, planned)
-                    self._next += 1
-                    continue
-                woken.clear()
-                if timer is not None:
-                    timer.arm(planned)
-                    await woken.wait()
-                    timer.read()
-                else:
-                    await asyncio.sleep(planned - loop.time())
+            self._due()
+            await self._over
         finally:
-            if timer is not None:
-                loop.remove_reader(timer.fd)
-                timer.close()
+            self._running, self._stopped = None, True
+            if self._timer is not None:
+                loop.remove_reader(self._timer.fd)
+                self._timer.close()
+
+    def _woken(self) -> None:
+        assert self._timer is not None
+        self._timer.read()
+        self._due()
+
+    def _due(self) -> None:
+        """Fire what is due, and see to it that we are called for the next."""
+        loop, over = self._running, self._over
+        if loop is None or over.done():
+            return
+        try:
+            for _ in range(AT_ONCE):
+                if self._next is None or self._stopped:
+                    over.set_result(None)
+                    return
+                i, offset = self._next
+                planned = self._start + offset
+                if planned > loop.time():
+                    self._wake_at(loop, planned)
+                    return
+                self._fire(i, planned)
+                self._next = next(self._instants, None)
+        except Exception as error:  # noqa: BLE001 - whoever awaits `run` is told
+            over.set_exception(error)
+            return
+        loop.call_soon(self._due)
+
+    def _wake_at(self, loop: asyncio.AbstractEventLoop, planned: float) -> None:
+        if self._spin and planned - self._spin <= loop.time():
+            loop.call_soon(self._due)
+        elif self._timer is not None:
+            self._timer.arm(planned - self._spin)
+        else:
+            loop.call_at(planned - self._spin, self._due)

@@ -5,56 +5,96 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+from rich.columns import Columns
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from loadgen.attack import Attack
 from loadgen.demo import Run, Sample, Scene, rate_ratio
-from loadgen.metrics import Summary
+from loadgen.summary import Summary
+from loadgen.text import SHOWN, facts, milliseconds, rules
+from loadgen.watch import Watch
 
 PLAIN_EVERY = 5.0  # seconds between two lines where there is no terminal
 
 
-def milliseconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * 1e3:.1f} ms"
-
-
 def summary_table(summary: Summary) -> Table:
-    """The result of an attack."""
-    table = Table(
-        title=f"{summary.completed} of {summary.sent} requests answered, {summary.verdict}", title_justify="left"
-    )
-    for column in ("", "mean", "p50", "p90", "p99", "p99.9", "max"):
+    """The result of an attack. Percentiles that too few answers support are dim."""
+    title = f"{summary.completed} of {summary.sent} requests answered, {summary.verdict}"
+    table = Table(title=title, title_justify="left")
+    for column in ("", *SHOWN.values()):
         table.add_column(column, justify="left" if not column else "right")
-    for name, times in (
-        ("from the plan", summary.latency),
-        ("from the sending", summary.service),
-    ):
-        table.add_row(name, *(milliseconds(times[key]) for key in ("mean", "p50", "p90", "p99", "p999", "max")))
+    for name, times in (("response", summary.latency), ("service", summary.service), ("lateness", summary.lateness)):
+        cells = [
+            Text(milliseconds(getattr(times, key)), style="dim" if key in summary.unsupported else "") for key in SHOWN
+        ]
+        table.add_row(name, *cells)
     return table
 
 
-def summary_counts(summary: Summary) -> list[str]:
-    """Answers by status and by pool, failures by kind: a line each, where there are any."""
-    counts = {"by status": summary.status, "by pool": summary.by_pool, "no answer": summary.errors}
-    return [
-        f"{name}: " + ", ".join(f"{key} × {n}" for key, n in found.items()) for name, found in counts.items() if found
-    ]
+def summary_lines(summary: Summary) -> list[str]:
+    """Findings, thresholds and counts: a line each."""
+    few = ", ".join(SHOWN[name] for name in summary.unsupported)
+    note = [f"fewer than ten answers above {few}: not to be quoted"] if few else []
+    findings = [f"{finding.level}: {finding.says}: {finding.advice}" for finding in summary.findings]
+    return [*findings, *rules(summary), *note, *(f"{key}: {value}" for key, value in facts(summary))]
 
 
-def attack_progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total} sent, {task.fields[open]} open"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
+class AttackScreen:
+    """A run as it goes, redrawn as it does; a line now and then where there is no terminal."""
+
+    def __init__(self, console: Console, watch: Watch, seconds: float) -> None:
+        self._watch, self._seconds, self._console = watch, seconds, console
+        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        self._next, self._before = PLAIN_EVERY, (0.0, 0)
+        self._recent = (0.0, 0.0, 0.0)
+
+    def __enter__(self) -> AttackScreen:
+        if self._live:
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live:
+            self._live.__exit__(None, None, None)
+
+    def looked(self, at: float) -> None:
+        watch, (then, sent) = self._watch, self._before
+        rate = (watch.sent - sent) / max(at - then, 1e-9) if at > 0 else 0.0
+        self._before = (max(at, 0.0), watch.sent)
+        if len(watch.latest):
+            p50, p99 = np.percentile(watch.latest, (50, 99))
+            self._recent = (rate, float(p50), float(p99))
+        if self._live:
+            self._live.update(self._table(at, rate))
+        elif at >= self._next:
+            self._next += PLAIN_EVERY
+            self._console.print(
+                f"{at:4.0f} s: {watch.sent} sent, {watch.over} over, {watch.in_flight} open", highlight=False
+            )
+
+    def _table(self, at: float, rate: float) -> Group:
+        watch, (_, p50, p99) = self._watch, self._recent
+        late = watch.lateness.total / watch.sent if watch.sent else 0.0
+        table = Table(box=None, padding=(0, 2))
+        cells = {
+            "sent": f"{watch.sent} of {watch.total}", "a second": f"{rate:.1f}", "open": str(watch.in_flight),
+            "failed": str(watch.outcomes["refused"] + watch.outcomes["unanswered"]), "dropped": str(watch.dropped),
+            "p50": milliseconds(p50), "p99": milliseconds(p99), "mean lateness": milliseconds(late),
+        }  # fmt: skip
+        for name in cells:
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_row(*cells.values())
+        bar = ProgressBar(total=self._seconds, completed=min(max(at, 0.0), self._seconds), width=60)
+        left = max(0.0, self._seconds - max(at, 0.0))
+        said = f"{left:.0f} s left" if left else "waiting for answers"
+        return Group(table, Columns([bar, Text(said)]))
 
 
 class Screen(Protocol):

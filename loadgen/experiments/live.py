@@ -16,6 +16,7 @@ from dispatcher.errors import ConfigError
 from loadgen import arrivals as processes
 from loadgen.attack import Attack
 from loadgen.experiments.backends import BackendError, LivePoolSpec, live_system
+from loadgen.records import Records
 from loadgen.sim.model import Result, Scenario
 
 
@@ -38,7 +39,7 @@ async def measure(scenario: Scenario, rate: float, seed: int) -> Result:
         offsets.append(now / scale)
     options = dict(scenario.options)
     async with live_system(scenario.policy, pools, seed, service=scenario.service, options=options) as system:
-        attack = Attack(system.url, np.array(offsets))
+        attack = Attack(system.url, Records(np.array(offsets)))
         await attack.run()
         await system.dispatcher.stop()  # so that it writes its last rows
         rows = [json.loads(line) for line in system.rows.read_text().splitlines()]

@@ -5,10 +5,12 @@ import asyncio
 from rich.table import Table
 
 from dispatcher.core.streams import stream
-from loadgen.arrivals import Poisson, schedule
+from loadgen.arrivals import Poisson
 from loadgen.attack import Attack
 from loadgen.experiments.backends import LivePoolSpec, live_system
-from loadgen.metrics import distribution
+from loadgen.histogram import distribution
+from loadgen.records import Records
+from loadgen.schedule import schedule
 
 POOLS = (LivePoolSpec("a", 40.0, 40.0), LivePoolSpec("b", 200.0, 40.0))
 LAM, SECONDS, SEEDS = 144.0, 60.0, (1, 2)
@@ -18,7 +20,7 @@ THEORY = {"lased": "SED 13.6 ms", "jsq": "21.8 ms"}
 async def response(policy, seed):
     offsets = schedule(Poisson(LAM, stream(seed, "arrivals")), SECONDS)
     async with live_system(policy, POOLS, seed=seed) as system:
-        return distribution((await Attack(system.url, offsets).run()).response)
+        return distribution((await Attack(system.url, Records(offsets)).run()).response)
 
 
 def run():

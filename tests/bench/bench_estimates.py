@@ -7,9 +7,11 @@ import aiohttp
 from rich.table import Table
 
 from dispatcher.core.streams import stream
-from loadgen.arrivals import Poisson, schedule
+from loadgen.arrivals import Poisson
 from loadgen.attack import Attack
 from loadgen.experiments.backends import LivePoolSpec, live_system
+from loadgen.records import Records
+from loadgen.schedule import schedule
 
 REQUESTS = 5000
 LOAD = 0.5
@@ -20,7 +22,7 @@ async def error(rate, report, seed, service):
     offsets = schedule(Poisson(LOAD * rate, stream(seed, "arrivals")), 2 * REQUESTS / (LOAD * rate))[:REQUESTS]
     pool = LivePoolSpec("a", rate, rate)
     async with live_system("lased", (pool,), seed=seed, report=report, service=service) as system:
-        await Attack(system.url, offsets).run()
+        await Attack(system.url, Records(offsets)).run()
         async with aiohttp.ClientSession() as session:
             state = await system.state(session)
         await system.workers["a"].stop()

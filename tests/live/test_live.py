@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from dispatcher.core.streams import stream
-from loadgen.arrivals import Poisson, schedule
+from loadgen.arrivals import Poisson
 from loadgen.attack import Attack
 from loadgen.experiments.backends import BackendError, LivePoolSpec, live_system, started
+from loadgen.records import Records
+from loadgen.schedule import schedule
 from tests.net.harness import eventually
 
 POOLS = (LivePoolSpec("small", 100.0, 100.0), LivePoolSpec("large", 200.0, 2.0))
@@ -31,7 +33,7 @@ def poisson(lam, seconds, seed=1):
 async def test_lased_learns_over_real_http_and_the_rows_tell():
     offsets = poisson(100.0, 5.0)
     async with live_system("lased", POOLS) as system, aiohttp.ClientSession() as session:
-        records = await Attack(system.url, offsets).run()
+        records = await Attack(system.url, Records(offsets)).run()
         state = await system.state(session)
         await system.dispatcher.stop()
         rows = [json.loads(line) for line in system.rows.read_text().splitlines()]
@@ -63,7 +65,7 @@ async def test_two_policies_of_one_seed_meet_the_same_work():
 async def test_a_pool_killed_under_load_is_left_alone_and_comes_back_by_itself():
     offsets = poisson(120.0, 6.0)
     async with live_system("lased", POOLS, extra=FAST_EJECTION) as system, aiohttp.ClientSession() as session:
-        attack = Attack(system.url, offsets)
+        attack = Attack(system.url, Records(offsets))
         running = asyncio.ensure_future(attack.run())
         await eventually(lambda: attack.answered > 100)
         victim = system.workers["large"]

@@ -8,8 +8,11 @@ import pytest
 from aiohttp import web
 
 from dispatcher.errors import ConfigError
-from loadgen.attack import Attack
+from loadgen.attack import Attack, Limits
 from loadgen.exposition import Exposition
+from loadgen.records import Records
+from loadgen.targets import Request
+from loadgen.watch import Watch
 
 
 async def test_a_run_is_told_as_it_goes():
@@ -23,9 +26,19 @@ async def test_a_run_is_told_as_it_goes():
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = runner.addresses[0][1]
-    told = Exposition(100.0)
-    for url in (f"http://127.0.0.1:{port}/", f"http://127.0.0.1:{port}/no", "http://127.0.0.1:1/"):
-        await Attack(url, np.arange(5) / 100, 1.0, told).run()
+    urls = (f"http://127.0.0.1:{port}/", f"http://127.0.0.1:{port}/no", "http://127.0.0.1:1/")
+    records = Records(np.arange(15) / 200)
+    records.target[:] = np.arange(15) % 3
+    watch = Watch(records)
+    told = Exposition(watch, 100.0)
+    run = asyncio.create_task(Attack(Request(urls), records, Limits(timeout=1.0)).run())
+    for at in (0.02, 0.05, 0.1):  # the counters are the same however often one looks
+        await asyncio.sleep(0.03)
+        watch.look(at)
+    await run
+    watch.look(1.0)
+    watch.look(2.0)
+    assert (watch.sent, watch.over, watch.in_flight, watch.dropped) == (15, 15, 0, 0)
     value = told.registry.get_sample_value
     assert value("loadgen_target_rate") == 100
     assert value("loadgen_sent_total") == 15

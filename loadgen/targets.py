@@ -1,0 +1,142 @@
+"""What is sent, as bytes: URLs, method, headers and body. PURE but for the name's addresses, which are asked for
+once."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
+IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})  # RFC 9110, section 9.2.2
+OURS = frozenset({"content-length", "transfer-encoding", "connection"})  # set by what is sent, not by hand
+MOST_URLS = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where connections go: scheme, host and port."""
+
+    scheme: str
+    host: str
+    port: int
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """Numeric addresses, in the resolver's order. Raises OSError."""
+        found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys((str(address[0]), self.port) for *_, address in found))
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One URL. head: the request up to where its Content-Length goes."""
+
+    url: str
+    origin: Origin
+    head: bytes
+
+
+@dataclass(frozen=True)
+class Request:
+    """What all requests of a run have in common, as the command line gives it. Raises ValueError.
+
+    body: sent with each. sizes: the body's length is drawn for each request instead, and its bytes mean nothing.
+    keepalive: whether a connection serves more than one request. verify: whether a certificate must be good, by the
+    system's authorities or those of the file `authority`.
+    """
+
+    urls: tuple[str, ...]
+    method: str = "GET"
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+    sizes: bool = False
+    keepalive: bool = True
+    verify: bool = True
+    authority: str = ""
+    targets: tuple[Target, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.urls) <= MOST_URLS:
+            raise ValueError(f"from 1 to {MOST_URLS} URLs, not {len(self.urls)}")
+        if not _TOKEN.fullmatch(self.method) or self.method == "CONNECT":
+            raise ValueError(f"the method must be one like GET or POST, not {self.method!r}")
+        for name, value in self.headers:
+            if not _TOKEN.fullmatch(name) or any((ord(c) < 32 and c != "\t") or ord(c) == 127 for c in value):
+                raise ValueError(f"a header must be NAME: VALUE in one line, not {f'{name}: {value}'!r}")
+            if name.lower() in OURS:
+                raise ValueError(f"the header {name} follows from what is sent and cannot be given")
+        object.__setattr__(self, "targets", tuple(self._target(url) for url in self.urls))
+
+    def _target(self, url: str) -> Target:
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            port = 0
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or "@" in parts.netloc:
+            raise ValueError(f"the URL must begin with http:// or https:// and name a host, not {url!r}")
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        if not (path.isascii() and path.isprintable()) or " " in path:
+            raise ValueError(f"the URL holds what must be percent-encoded: {url!r}")
+        lines = [f"{self.method} {path} HTTP/1.1"]
+        given = {name.lower() for name, _ in self.headers}
+        ours = {"Host": parts.netloc, "User-Agent": "lased-loadgen", "Accept": "*/*"}
+        lines += [f"{name}: {value}" for name, value in ours.items() if name.lower() not in given]
+        lines += [f"{name}: {value}" for name, value in self.headers]
+        lines += [] if self.keepalive else ["Connection: close"]
+        origin = Origin(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80))
+        return Target(url, origin, ("\r\n".join(lines) + "\r\n").encode("latin-1", "strict"))
+
+    @property
+    def idempotent(self) -> bool:
+        return self.method in IDEMPOTENT
+
+    def bytes_for(self, target: int, size: int) -> bytes:
+        """The whole request; `size` counts where sizes are drawn."""
+        body = bytes(size) if self.sizes else self.body
+        bodiless = not body and self.method not in ("POST", "PUT", "PATCH")
+        length = b"" if bodiless else b"Content-Length: %d\r\n" % len(body)
+        return b"%s%s\r\n%s" % (self.targets[target].head, length, body)
+
+    def tls(self) -> ssl.SSLContext | None:
+        """How to speak to the https ones; None if there are none. Raises OSError, ssl.SSLError."""
+        if all(target.origin.scheme == "http" for target in self.targets):
+            return None
+        context = ssl.create_default_context(cafile=self.authority or None)
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        context.set_alpn_protocols(["http/1.1"])
+        return context
+
+
+def header(text: str) -> tuple[str, str]:
+    """ "NAME: VALUE" taken apart. Raises ValueError."""
+    name, colon, value = text.partition(":")
+    if not colon:
+        raise ValueError(f"a header must be NAME: VALUE, not {text!r}")
+    return name.strip(), value.strip()
+
+
+def body_of(text: str | None, file: Path | None) -> bytes:
+    """The body given by one of the two. Raises ValueError, OSError."""
+    if text is not None and file is not None:
+        raise ValueError("a body is given as text or as a file, not both")
+    return file.read_bytes() if file is not None else (text or "").encode()
+
+
+def weights_of(text: str | None, urls: Sequence[str]) -> tuple[float, ...]:
+    """ "3,1" as a weight for each URL; all alike if there is none. Raises ValueError."""
+    if text is None:
+        return (1.0,) * len(urls)
+    try:
+        weights = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        weights = ()
+    if len(weights) != len(urls) or not all(0 < weight < float("inf") for weight in weights):
+        raise ValueError(f"weights are one positive number for each URL, as in 3,1, not {text!r} for {len(urls)}")
+    return weights

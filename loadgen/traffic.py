@@ -1,0 +1,187 @@
+"""The command `attack`: open-loop traffic, and what may be said of it. Registered by being imported."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import nullcontext
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dispatcher.errors import ConfigError
+from loadgen import report, thresholds
+from loadgen.attack import Limits
+from loadgen.command import Json, Seed, app, console, output, prepare, until_signal
+from loadgen.exposition import Exposition
+from loadgen.plan import Plan, Traffic
+from loadgen.plot import PlotError
+from loadgen.records import Records
+from loadgen.run import Run
+from loadgen.run import attack as send
+from loadgen.run import write as write_run
+from loadgen.summary import Summary, exit_code, summarize
+from loadgen.targets import Request, body_of, header, weights_of
+from loadgen.watch import Watch
+
+
+class Form(StrEnum):
+    """Of the raw rows."""
+
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+    NONE = "none"
+
+
+@app.command(
+    epilog="Examples: lased-loadgen attack http://127.0.0.1:8080/ --rate 30 --duration 20 --seed 1 --json; "
+    "lased-loadgen attack http://127.0.0.1:8080/ --stages 10s@50,30s@50..200 --fail-if 'p99>200ms' --out out/run"
+)
+def attack(
+    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="Where to send requests; several by weight.")],
+    rate: Annotated[float | None, typer.Option(help="Requests a second, on average.")] = None,
+    duration: Annotated[
+        float | None, typer.Option(help="Seconds of traffic; default all of the stages or trace.")
+    ] = None,
+    arrivals: Annotated[
+        str,
+        typer.Option(
+            help="poisson, constant, gamma:burstiness=0.5, onoff:on=1,off=4, mmpp:ratio=5,period=10,"
+            " sine:depth=0.8,period=60, or trace:FILE of instants, one a line."
+        ),
+    ] = "poisson",
+    stages: Annotated[
+        str | None, typer.Option(help="Rates that change, as in 10s@50,30s@50..200: SECONDS@RATE or SECONDS@FROM..TO.")
+    ] = None,
+    warmup: Annotated[float, typer.Option(help="The first seconds of the traffic are sent and not measured.")] = 0.0,
+    seed: Seed = 1,
+    weights: Annotated[
+        str | None, typer.Option(help="How often each URL is taken, as in 3,1; default all alike.")
+    ] = None,
+    method: Annotated[str, typer.Option("--method", "-X", help="The method.")] = "GET",
+    headers: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME: VALUE", help="A header; repeat for more.")
+    ] = None,
+    body: Annotated[str | None, typer.Option(help="Text that goes with each request.")] = None,
+    body_file: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="A file that goes with each request.")
+    ] = None,
+    body_bytes: Annotated[
+        float, typer.Option(min=0, help="Instead, so many zero bytes on average, by --body-law.")
+    ] = 0.0,
+    body_law: Annotated[
+        str, typer.Option(help="fixed, exp, lognormal:cv=2, hyperexp:cv=2 or pareto:shape=2.5.")
+    ] = "fixed",
+    keepalive: Annotated[bool, typer.Option(help="Whether connections serve more than one request.")] = True,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Take any certificate.")] = False,
+    authority: Annotated[
+        Path | None, typer.Option("--cacert", exists=True, dir_okay=False, help="Certificates to be trusted, PEM.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, help="Seconds after which a request counts as unanswered.")
+    ] = 30.0,
+    drain: Annotated[
+        float | None, typer.Option(min=0, help="Seconds to wait for answers in the end; default as long as --timeout.")
+    ] = None,
+    max_in_flight: Annotated[
+        int, typer.Option(min=0, help="Drop, and count, what is due while so many are open; 0: never.")
+    ] = 0,
+    processes: Annotated[int, typer.Option(min=1, max=64, help="Sending processes that share the plan.")] = 1,
+    spin: Annotated[
+        float, typer.Option(min=0, max=100, help="Keep awake for so many ms before each send: exact, takes a core.")
+    ] = 0.0,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option("--fail-if", help=f"Exit 3 if it is so, {thresholds.HINT}; repeat for more."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the raw rows, histograms, summary and a page of the run.")
+    ] = None,
+    rows: Annotated[Form, typer.Option(help="Of the raw rows: jsonl (gzipped), parquet, none.")] = Form.JSONL,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve the run's metrics for Prometheus there.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Send open-loop traffic: requests leave at their planned times, whatever the answers do. Ctrl-C ends it early.
+
+    Exits 0 if all is well, 3 if a --fail-if is true, 4 if the run is invalid: its traffic was not the one asked for.
+    """
+    try:
+        rules = [thresholds.parse(text) for text in fail_if or ()]
+        plan = Plan(
+            Traffic(arrivals, rate, duration, stages, warmup, seed),
+            Request(tuple(urls), method, tuple(map(header, headers or ())), body_of(body, body_file),
+                    body_bytes > 0, keepalive, not insecure, str(authority or "")),
+            Limits(timeout, drain, max_in_flight, spin / 1e3),
+            weights_of(weights, urls), body_law, body_bytes, processes,
+        )  # fmt: skip
+        if body_bytes and (body is not None or body_file is not None):
+            raise ValueError("--body-bytes takes the place of a body that is given")
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if out is not None:
+        prepare(out)
+    address = _address(metrics) if metrics else None
+    with tempfile.TemporaryDirectory(prefix="lased-attack-", dir=out) as name:
+        folder = Path(name)
+        with console.status("drawing the schedule") if console.is_terminal else nullcontext():
+            run = Run(plan, _drawn(plan, folder))
+        summary = _carried_out(run, folder, address, rules, out, rows)
+    if as_json:
+        print(summary.model_dump_json())  # noqa: T201
+    else:
+        output().print(report.summary_table(summary))
+        for line in report.summary_lines(summary):
+            print(line)  # noqa: T201
+        if out is not None:
+            print(f"rows, histograms, summary and report.html in {out}")  # noqa: T201
+    raise typer.Exit(exit_code(summary))
+
+
+def _drawn(plan: Plan, folder: Path) -> Records:
+    try:
+        return plan.draw(folder)
+    except (ValueError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        raise ConfigError(said) from None
+
+
+def _carried_out(
+    run: Run, folder: Path, address: tuple[str, int] | None, rules: Sequence[thresholds.Threshold],
+    out: Path | None, rows: Form,
+) -> Summary:  # fmt: skip
+    watch = Watch(run.records)
+    exposition = Exposition(watch, len(run.records) / run.seconds)
+    screen = report.AttackScreen(console, watch, run.seconds)
+    with exposition.served(*address) if address else nullcontext(), screen:
+        until_signal(lambda stop: send(run, folder, watch, screen.looked, stop))
+    with console.status("counting") if console.is_terminal else nullcontext():
+        found = run.measures()
+        summary = summarize(run.plan, run.records, found, run.efforts, rules)
+        if out is not None:
+            write_run(run, found, summary, out, rows)
+            _page(run, found, summary, out)
+    return summary
+
+
+def _page(run: Run, found: object, summary: Summary, out: Path) -> None:
+    from loadgen import html
+    from loadgen.metrics import Measures
+
+    assert isinstance(found, Measures)
+    try:
+        html.write(summary, found, f"lased-loadgen attack {' '.join(run.plan.request.urls)}", out / "report.html")
+    except PlotError as error:
+        console.print(f"no report.html: {error}")
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
+        raise ConfigError(
+            f"--metrics is where this command serves its own metrics: HOST:PORT, as in 127.0.0.1:9100, not {text!r}"
+        )
+    return host.removeprefix("[").removesuffix("]"), int(port)
