@@ -1,4 +1,4 @@
-"""The command `lased-loadgen`: the demonstration here, traffic in `traffic`, what simulates in `lab`. Only results go
+"""The command `lased-loadgen`: the demonstration here, others in `traffic`, `lab`, `versus`. Only results go
 to stdout."""
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from loadgen import (
     lab,  # noqa: F401 - registers its commands
     report,
     traffic,  # noqa: F401 - registers its command
+    versus,  # noqa: F401 - registers its command
 )
 from loadgen.command import BrokenOffError, Json, Seed, app, console, output, prepare, print_json, until_signal
 from loadgen.experiments.backends import BackendError

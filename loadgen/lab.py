@@ -1,4 +1,4 @@
-"""The commands that simulate and calculate: simulate, theory, compare, reproduce; registered by being imported."""
+"""The commands that simulate and calculate: simulate, theory, reproduce; registered by being imported."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ from loadgen.command import (
     whole_numbers,
 )
 from loadgen.experiments import claims, pictures, tables
-from loadgen.experiments import compare as comparison
 from loadgen.experiments import spec as experiments
 from loadgen.experiments.reproduce import Plan, run, write
-from loadgen.experiments.results import Results, write_rows
+from loadgen.experiments.results import Results
 from loadgen.plot import PlotError
 from loadgen.sim import replicate
 from loadgen.sim.compiled import Compiled
@@ -73,10 +72,10 @@ def option(text: str) -> tuple[str, str]:
     return key, value
 
 
-def progress(total: int, what: str) -> tuple[Progress, Any]:
+def progress(total: int, what: str, unit: str = "replications") -> tuple[Progress, Any]:
     """A bar with the time left, shown only on a terminal."""
     bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("replications"),
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit),
         TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
         console=console, transient=True, disable=not console.is_terminal,
     )  # fmt: skip
@@ -261,47 +260,3 @@ def drawn(draw: Callable[[Path], None], path: Path) -> str | None:
         console.print(f"no picture: {error}")
         return None
     return str(path)
-
-
-@app.command(
-    epilog="Example: lased-loadgen compare --policies lased,greedy,nginx_least_conn --lam 7.2 --mu 2,10 --guess 2,2"
-)
-def compare(
-    policies: Annotated[
-        str, typer.Option(help="Names separated by commas, options behind slashes: lased,greedy,lased/n0=3/c=2.")
-    ],
-    lam: Annotated[float, typer.Option(help="Requests a second.")],
-    mu: Annotated[str, typer.Option(help="True rates by pool, services a second and server.")],
-    guess: Annotated[str | None, typer.Option(help="Initial estimates by pool; default the true rates.")] = None,
-    servers: Annotated[str | None, typer.Option(help="Servers by pool; default one each.")] = None,
-    arrivals: Annotated[int, typer.Option(min=1, max=1_000_000_000, help="Requests in each replication.")] = 10_000,
-    warmup: Annotated[int, typer.Option(min=0, help="Requests left out of the means, not of the regret.")] = 0,
-    reps: Annotated[int, typer.Option(min=1, max=10_000_000, help="Replications.")] = 20,
-    seed: Seed = 1,
-    service: Law = "exp",
-    process: Process = "poisson",
-    backend: Annotated[
-        Backend, typer.Option(help="sim: virtual time; live: real processes on this machine.")
-    ] = Backend.SIM,
-    rate: Annotated[float, typer.Option(min=0.001, help="Live: requests a second; all rates are scaled alike.")] = 60.0,
-    out: Annotated[Path, typer.Option(help="Folder of the rows and the picture.")] = Path("out/compare"),
-    engine: HowEngine = Engine.AUTO,
-    jobs: Jobs = 0,
-    dask: Dask = "",
-    as_json: Json = False,
-) -> None:
-    """The same traffic to several policies: paired differences to the first one, with 95 % intervals."""
-    rates = numbers(mu, "mu")
-    scenario = {"lam": lam, "mu": rates, "guess": numbers(guess, "guess") if guess else rates, "service": service,
-                "process": process, "servers": whole_numbers(servers, "servers") if servers else ()}  # fmt: skip
-    live = {"arrivals": arrivals, "reps": reps, "rate": rate}
-    size = {"arrivals": arrivals, "reps": reps, "warmup": warmup, "live": live}
-    plan = Plan(comparison.spec_of(policies, scenario, size), "quick", out, seed, backend.value, engine, jobs, dask)
-    results = run_plan(plan)
-    write_rows(results, out / "rows.csv")
-    picture = drawn(lambda path: comparison.draw(results, path), out / "compare.png")
-    if as_json:
-        print_json(comparison.as_json(results) | {"picture": picture})
-    else:
-        output().print(comparison.table(results))
-        print(f"rows{' and picture' if picture else ''} in {out}")  # noqa: T201

@@ -55,9 +55,13 @@ class Child:
         except TimeoutError:
             raise BackendError(f"{self.name} did not start in {START_SECONDS:g} s") from None
         if not text.startswith(prefix):
-            said = self.log.read_text(errors="replace").strip().splitlines()
-            raise BackendError(f"{self.name} did not start: {said[-1] if said else 'it said nothing'}")
+            raise BackendError(f"{self.name} did not start: {self.said()}")
         return text.removeprefix(prefix).strip()
+
+    def said(self) -> str:
+        """The last line of its log."""
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
 
     async def stop(self) -> None:
         if self.process.returncode is None:
@@ -70,17 +74,21 @@ class Child:
         await self.process.wait()
 
 
-@contextlib.asynccontextmanager
-async def started(module: str, arguments: Sequence[str], folder: Path) -> AsyncIterator[Child]:
+def started(module: str, arguments: Sequence[str], folder: Path) -> contextlib.AbstractAsyncContextManager[Child]:
     """`python -m module arguments…`, ended at the end of the block, whatever happens in it."""
-    log = folder / f"{module}-{next(_numbers)}.log"
+    return running(module, [sys.executable, "-m", module, *arguments], folder)
+
+
+@contextlib.asynccontextmanager
+async def running(name: str, command: Sequence[str], folder: Path) -> AsyncIterator[Child]:
+    """A command, ended at the end of the block, whatever happens in it."""
+    log = folder / f"{name}-{next(_numbers)}.log"
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", module, *arguments,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=errors,
+            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=errors,
             start_new_session=True, preexec_fn=_prepare_child(),
         )  # fmt: skip
-    child = Child(module, process, log)
+    child = Child(name, process, log)
     try:
         yield child
     finally:
@@ -116,14 +124,12 @@ class LiveSystem:
 
 
 @contextlib.asynccontextmanager
-async def live_system(
-    policy: str, pools: Sequence[LivePoolSpec], seed: int = 1, report: bool = True, service: str = "exp",
-    options: dict[str, Any] | None = None, extra: str = "",
-) -> AsyncIterator[LiveSystem]:  # fmt: skip
-    """Worker pools and a dispatcher in front of them. Pool i draws its services from the stream `work/i` of `seed`, so
-    two systems of one seed serve alike. extra: more TOML for the dispatcher's file, top-level keys."""
+async def live_pools(
+    pools: Sequence[LivePoolSpec], folder: Path, seed: int = 1, report: bool = True, service: str = "exp"
+) -> AsyncIterator[tuple[dict[str, Child], dict[str, str]]]:
+    """Worker pools, and the address of each. Pool i draws its services from the stream `work/i` of `seed`, so two
+    systems of one seed serve alike."""
     async with contextlib.AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="lased-")))
         workers, addresses = {}, {}
         for i, pool in enumerate(pools):
             arguments = ["--listen", "127.0.0.1:0", "--rate", str(pool.rate), "--servers", str(pool.servers),
@@ -132,6 +138,19 @@ async def live_system(
             workers[pool.name] = await stack.enter_async_context(started("workers", arguments, folder))
         for pool in pools:
             addresses[pool.name] = await workers[pool.name].line("listening on")
+        yield workers, addresses
+
+
+@contextlib.asynccontextmanager
+async def live_system(
+    policy: str, pools: Sequence[LivePoolSpec], seed: int = 1, report: bool = True, service: str = "exp",
+    options: dict[str, Any] | None = None, extra: str = "",
+) -> AsyncIterator[LiveSystem]:  # fmt: skip
+    """Worker pools, as `live_pools` runs them, and a dispatcher in front of them. extra: more TOML for the dispatcher's
+    file, top-level keys."""
+    async with contextlib.AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="lased-")))
+        workers, addresses = await stack.enter_async_context(live_pools(pools, folder, seed, report, service))
         rows, file = folder / "rows.jsonl", folder / "dispatcher.toml"
         file.write_text(_configuration(policy, options or {}, pools, addresses, rows, seed, extra))
         dispatcher = await stack.enter_async_context(started("dispatcher", ["serve", "--config", str(file)], folder))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.table import Table
 
@@ -27,7 +27,7 @@ METRICS = {"mean_response": "mean response, s", "mean_in_system": "mean number i
 SHOWN = {key: METRICS[key] for key in ("mean_response", "regret")}  # the number in system says the same as the response
 
 
-def axis_of(policies: str) -> list[dict[str, Any]]:
+def axis_of(policies: str, least: int = 2) -> list[dict[str, Any]]:
     """ "a,b/k=v/k=v,module:attr" as entries of an axis. Raises ConfigError."""
     entries = []
     for text in filter(None, (part.strip() for part in policies.split(","))):
@@ -37,7 +37,7 @@ def axis_of(policies: str) -> list[dict[str, Any]]:
         given = dict(option.split("=", 1) for option in options)
         entries.append({"label": text, "policy": name, "options": given})
     labels = [entry["label"] for entry in entries]
-    if len(entries) < 2 or len(set(labels)) < len(labels):
+    if len(entries) < least or len(set(labels)) < len(labels):
         raise ConfigError(f"--policies must name at least two different ones, as in lased,greedy, not {policies!r}")
     return entries
 
@@ -74,7 +74,13 @@ class Difference:
         return "better" if self.mean < 0 else "worse"
 
 
-def difference(one: Measured, first: Measured, metric: str) -> Difference:
+class Valued(Protocol):
+    """Something with values by replication, shape (r,), for each metric."""
+
+    def __getitem__(self, metric: str, /) -> Floats: ...
+
+
+def difference(one: Valued, first: Valued, metric: str) -> Difference:
     """Paired by replication."""
     values = one[metric] - first[metric]
     mean, half = (float(value) for value in interval(values))
@@ -122,7 +128,7 @@ def as_json(results: Results) -> dict[str, Any]:
             metric: dict(zip(("mean", "se"), map(float, mean_and_se(one[metric])), strict=True)) for metric in METRICS
         } | {"shares": one["shares"].mean(axis=0).tolist()}
         if one is not first:
-            differences[label] = {metric: _json(difference(one, first, metric)) for metric in METRICS}
+            differences[label] = {metric: difference_json(difference(one, first, metric)) for metric in METRICS}
     return {
         "first": first.cell.labels["policy"],
         "replications": len(first.seeds),
@@ -131,7 +137,8 @@ def as_json(results: Results) -> dict[str, Any]:
     }
 
 
-def _json(found: Difference) -> dict[str, Any]:
+def difference_json(found: Difference) -> dict[str, Any]:
+    """With its interval, None for one replication."""
     low, high = (None, None) if found.half is None else (found.mean - found.half, found.mean + found.half)
     return {"mean": found.mean, "low": low, "high": high, "part": found.part, "verdict": found.verdict}
 

@@ -183,5 +183,11 @@ def test_compare_live_and_simulated(tmp_path):
     done = lased_loadgen(*common, "--backend", "live", "--arrivals", "60", "--reps", "1", "--rate", "60")
     assert done.returncode == 0, done.stderr
     live = json.loads(done.stdout)
-    assert live["policies"]["sed"]["regret"]["mean"] == 0
-    assert live["differences"]["jsq"]["regret"]["verdict"] == "one run"
+    (load,) = live["loads"]
+    assert load["load"] == pytest.approx(0.4)
+    assert load["lam"] == 60
+    assert load["systems"]["sed"]["regret"]["mean"] == 0
+    assert load["differences"]["jsq"]["regret"]["verdict"] == "one run"
+    assert len((tmp_path / "turns.jsonl").read_text().splitlines()) == 2
+    again = json.loads(lased_loadgen(*common, "--backend", "live", "--arrivals", "60", "--reps", "1").stdout)
+    assert again == live, "finished turns are kept"
