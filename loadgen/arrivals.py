@@ -63,7 +63,7 @@ class Constant:
     lam: float
 
     def next_arrival(self, after: float) -> float | None:
-        return after + 1 / self.lam
+        return (round(after * self.lam) + 1) / self.lam
 
     def rate(self, at: float) -> float:
         return self.lam
@@ -203,13 +203,18 @@ class Stages:
     def seconds(self) -> float:
         return sum(stage.seconds for stage in self.stages)
 
+    @property
+    def arrivals(self) -> float:
+        """Expected in all."""
+        return sum(stage.arrivals for stage in self.stages)
+
     def next_arrival(self, after: float) -> float | None:
         reached = self._unit.next_arrival(self._at)
         assert reached is not None, "the processes of a unit do not end"
         self._at = left = reached
         begun = 0.0
         for stage in self.stages:
-            if left < stage.arrivals:
+            if left <= stage.arrivals:
                 return begun + stage.reached(left)
             left -= stage.arrivals
             begun += stage.seconds

@@ -64,15 +64,19 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._client.received += len(data)
         self._heard = True
-        if self._sending is None:  # nobody asked
-            self._client.lost(self._origin, self)
-            self._transport.abort()
+        if self._sending is None:
+            self._unasked()
             return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._fail(BAD_ANSWER)
             self._transport.abort()
+
+    def _unasked(self) -> None:
+        """An answer that nobody waits for: it must not become the answer to what is sent next."""
+        self._client.lost(self._origin, self)
+        self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._client.lost(self._origin, self)
@@ -98,6 +102,8 @@ class _Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._framed = False
+        if self._sending is None:
+            self._unasked()
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()

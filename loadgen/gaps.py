@@ -1,13 +1,16 @@
-"""Whether requests left as the named process says: Kolmogorov and Smirnov's distance of the gaps between sends. PURE.
+"""Whether requests left as the named process says: the distance of the gaps between sends from its law. PURE.
 
-Each gap is turned into a number from 0 to 1 by the process's own clock: u = 1 − exp(−expected arrivals in the gap),
-uniform for a Poisson process whatever its rate does (the time-rescaling theorem). Of other processes the gaps as sent
-are compared with the gaps as planned. The distance is taken on a fine grid, so that memory does not grow with the run.
+Each gap is measured by the process's own clock, in arrivals expected meanwhile: exponential of mean 1 for a Poisson
+process whatever its rate does (the time-rescaling theorem). Of other processes, in mean gaps, those as sent are
+compared with those as planned.
 
-No machine sends two requests in the same microsecond, so with enough gaps any generator is told from any law. What is
-tested is therefore whether the law of the gaps is within TOLERANCE of the named one: by the inequality of Dvoretzky,
-Kiefer and Wolfowitz with Massart's constant, the distance seen exceeds TOLERANCE + ε with a chance of at most
-2 exp(−2nε²) if it is.
+The distance is Kolmogorov and Smirnov's with a slack in time, in the manner of Lévy's: the largest F(x − SLACK) −
+G(x), either way round. Without it, a microsecond's jitter of even gaps would be a distance of one half. And as no
+machine sends two requests in the same microsecond, with enough gaps any generator is told from any law; what is tested
+is whether the gaps' law is within TOLERANCE of the named one. By the inequality of Dvoretzky, Kiefer and Wolfowitz
+with Massart's constant independent gaps exceed TOLERANCE + ε with a chance of at most 2 exp(−2nε²) if it is. Gaps as
+planned are those that were drawn: there is no ε. All is taken on a fine grid, so that memory does not grow with the
+run.
 """
 
 from __future__ import annotations
@@ -21,14 +24,19 @@ from numpy.typing import NDArray
 from loadgen.arrivals import ArrivalProcess, Times
 
 BINS = 20_000
+SLACK = 0.1  # mean gaps
 TOLERANCE = 0.05
 LEVEL = 0.01
+FEWEST = 10  # gaps that say something
+
+_EDGES = np.arange(1, BINS + 1) / BINS  # of u = 1 − exp(−x), x the gap
+_BEFORE = np.clip(np.floor((1 - (1 - _EDGES) * math.exp(SLACK)) * BINS).astype(np.int64), 0, BINS)  # edges of x − SLACK
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """distance: of the two distribution functions. allowed: above which the process is not the named one. against: what
-    was compared with, `law` or `plan`."""
+    """distance: of the two laws. allowed: above which the process is not the named one. against: what was compared
+    with, `law` or `plan`."""
 
     distance: float
     allowed: float
@@ -44,20 +52,24 @@ class Gaps:
         self._process, self._mean = process, mean
         self._planned, self._sent = (np.zeros(BINS, dtype=np.int64) for _ in range(2))
         self._last_planned = self._last_sent = math.nan
-        self._squares = 0.0
+        self._held = np.zeros(0)  # sends that rows to come may precede
 
     def add(self, planned: Times, sent: Times) -> None:
         """Rows in the order of the plan; those that were not sent have no place in either."""
         there = ~np.isnan(sent)
-        planned, sent = planned[there], np.sort(sent[there])
-        if not len(planned):
+        if not there.any():
             return
-        before = np.concatenate([[self._last_planned], planned])
-        gaps = np.diff(before[~np.isnan(before)])
-        self._squares += float(((gaps - self._mean) ** 2).sum())
+        planned, sent = planned[there], np.sort(np.concatenate([self._held, sent[there]]))
+        known = int(np.searchsorted(sent, planned[-1], side="right"))  # nothing leaves before its planned instant
         self._planned += self._binned(planned, self._last_planned)
-        self._sent += self._binned(sent, self._last_sent)
-        self._last_planned, self._last_sent = float(planned[-1]), float(sent[-1])
+        self._last_planned = float(planned[-1])
+        self._flush(sent[:known])
+        self._held = sent[known:]
+
+    def _flush(self, sent: Times) -> None:
+        if len(sent):
+            self._sent += self._binned(sent, self._last_sent)
+            self._last_sent = float(sent[-1])
 
     def _clock(self, at: Times) -> tuple[Times, bool]:
         expected = self._process.expected(at) if self._process is not None else None
@@ -70,18 +82,22 @@ class Gaps:
         return np.bincount(places, minlength=BINS)
 
     def fit(self) -> Fit | None:
-        """None where there is nothing to compare: fewer than ten gaps, or even ones, whose lateness says it all."""
+        """None where there are too few gaps to compare. Nothing can be added afterwards."""
+        self._flush(self._held)
+        self._held = np.zeros(0)
         n = int(self._sent.sum())
-        even = self._squares <= n * (0.01 * self._mean) ** 2
-        if n < 10 or even:
+        if n < FEWEST:
             return None
         law = self._clock(np.zeros(1))[1]
-        sent = np.cumsum(self._sent) / n
-        named = np.arange(1, BINS + 1) / BINS if law else np.cumsum(self._planned) / n
-        allowed = TOLERANCE + math.sqrt(math.log(2 / LEVEL) / (2 * n))
-        return Fit(float(np.abs(sent - named).max()), allowed, "law" if law else "plan", n)
+        _, sent, planned = self.curves()
+        named = _EDGES if law else planned
+        ahead = np.concatenate([[0.0], sent])[_BEFORE] - named
+        behind = np.concatenate([[0.0], named])[_BEFORE] - sent
+        distance = max(0.0, float(ahead.max()), float(behind.max()))
+        allowed = TOLERANCE + (math.sqrt(math.log(2 / LEVEL) / (2 * n)) if law else 0.0)
+        return Fit(distance, allowed, "law" if law else "plan", n)
 
     def curves(self) -> tuple[Times, Times, Times]:
         """Of the distribution functions: the grid of u, as sent, as planned; for pictures."""
-        n = max(1, int(self._sent.sum()))
-        return np.arange(1, BINS + 1) / BINS, np.cumsum(self._sent) / n, np.cumsum(self._planned) / n
+        sent, planned = (np.cumsum(counts) / max(1, int(counts.sum())) for counts in (self._sent, self._planned))
+        return _EDGES, sent, planned

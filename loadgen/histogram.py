@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from pathlib import Path
 
 import numpy as np
@@ -38,14 +39,16 @@ class Histogram:
 
     def percentile(self, share: float) -> float | None:
         """The smallest value with `share` percent at or below it; None if there are none."""
-        return float(self._counts.get_value_at_percentile(share)) / 1e6 if self.count else None
+        if not self.count:
+            return None
+        rank = max(1, math.ceil(share * self.count / 100 - 1e-9))
+        value = self._counts.get_value_at_percentile(100 * rank / self.count)  # which rounds to that rank
+        return min(float(value) / 1e6, self.largest)
 
     def summary(self) -> dict[str, float | None]:
         """mean, percentiles and max, seconds; all None if empty."""
-        largest = self.largest if self.count else None
         found = {name: self.percentile(share) for name, share in PERCENTILES.items()}
-        capped = {name: value if value is None else min(value, self.largest) for name, value in found.items()}
-        return {"mean": self.mean, **capped, "max": largest}
+        return {"mean": self.mean, **found, "max": self.largest if self.count else None}
 
     def write_hgrm(self, path: Path) -> None:
         """The percentile distribution in milliseconds, as HdrHistogram's plotter reads it."""

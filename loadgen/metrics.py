@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from loadgen.arrivals import ArrivalProcess
 from loadgen.gaps import Gaps
 from loadgen.histogram import Histogram
-from loadgen.records import DROPPED, ERRORS, OPEN, Effort, Records
+from loadgen.records import DROPPED, ERRORS, OPEN, TIMED_OUT, Effort, Records
 
 STEPS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 3600.0)
 MOST_INTERVALS = 120
+STOPPING = 0.1  # seconds that it may take until everybody has heard that the run is over
 VIEWS = ("response", "service", "lateness")
 
 
@@ -35,9 +36,10 @@ class Interval:
 
 @dataclass
 class Measures:
-    """What the rows of a run say, its warm-up left out. views: response, service, lateness.
+    """What the rows of a run say, its warm-up left out. views: response, service, lateness. intervals: of all rows.
 
-    cut: planned and never due, because the run was ended early; dropped: due and not sent, over --max-in-flight.
+    Every planned request is one of: sent; dropped, over --max-in-flight; cut, never due, because the run was ended
+    early; unsent, due and still waiting then. in_time: sent before the traffic ended.
     """
 
     begin: float
@@ -47,12 +49,13 @@ class Measures:
     intervals: list[Interval] = field(default_factory=list)
     planned: int = 0
     sent: int = 0
+    in_time: int = 0
     completed: int = 0
     dropped: int = 0
-    unfinished: int = 0
+    unsent: int = 0
     cut: int = 0
+    unfinished: int = 0
     warmed: int = 0
-    last_sent: float = 0.0
     last_done: float = 0.0
     busy: float = 0.0  # seconds that all requests were open, warm-up and all, by their stamps
     status: Counter[int] = field(default_factory=Counter)
@@ -65,6 +68,21 @@ class Measures:
         """That were measured."""
         return self.end - self.begin
 
+    @property
+    def due(self) -> int:
+        """Requests that should have left."""
+        return self.planned - self.cut - self.dropped
+
+    @property
+    def achieved(self) -> float:
+        """Requests sent a second."""
+        return self.in_time / self.seconds if self.seconds else 0.0
+
+    @property
+    def lost(self) -> int:
+        """Requests that waited for an answer until nobody did any more: longer than any that had one."""
+        return self.unfinished + self.errors[TIMED_OUT]
+
 
 def measure(
     records: Records,
@@ -72,65 +90,67 @@ def measure(
     seconds: float,
     warmup: float = 0.0,
     cut: float = math.inf,
-    ended: float = math.inf,
+    ended: Sequence[float] = (math.inf,),
 ) -> Measures:
-    """process: None for a trace. seconds: of the whole traffic. cut: when it was told to stop. ended: when the last
-    answer was no longer waited for."""
+    """process: None for a trace. seconds: of the whole traffic. cut: when it was told to stop. ended: by owner, when
+    the last answer was no longer waited for."""
     end = max(min(seconds, cut), 0.0)
-    mean = seconds / max(1, len(records))
-    found = Measures(min(warmup, end), end, Gaps(process, mean))
+    found = Measures(min(warmup, end), end, Gaps(process, seconds / max(1, len(records))))
+    due = int(np.searchsorted(records.planned, cut + STOPPING, side="left"))
     width = next((step for step in STEPS if step * MOST_INTERVALS >= end), end / MOST_INTERVALS)
-    for begin, rows in _intervals(records, width):
-        _add(found, records, begin, rows, ended)
+    for begin, rows in _intervals(records, due, width):
+        _add(found, records, begin, rows, np.asarray(ended), cut)
+    never = len(records) - due
+    found.planned, found.cut = found.planned + never, found.cut + never
     return found
 
 
-def _intervals(records: Records, width: float) -> Iterator[tuple[float, slice]]:
-    """Rows by stretches of the plan."""
-    last = float(records.planned[-1]) if len(records) else 0.0
+def _intervals(records: Records, due: int, width: float) -> Iterator[tuple[float, slice]]:
+    """Rows before `due` by stretches of the plan; the last holds what is at its very end, too."""
+    last = float(records.planned[due - 1]) if due else 0.0
     begin, at = 0, 0
-    while begin < len(records):
-        end = int(
-            np.searchsorted(records.planned, (at + 1) * width, side="right" if (at + 1) * width > last else "left")
-        )
-        yield at * width, slice(begin, end)
+    while begin < due:
+        until = (at + 1) * width
+        end = due if until >= last else int(np.searchsorted(records.planned[:due], until, side="left"))
+        yield round(at * width, 9), slice(begin, end)
         records.forget(begin)
         begin, at = end, at + 1
 
 
-def _add(found: Measures, records: Records, begin: float, rows: slice, ended: float) -> None:
+def _add(found: Measures, records: Records, begin: float, rows: slice, ended: NDArray[Any], cut: float) -> None:
     planned, sent, done = records.planned[rows], records.sent[rows], records.done[rows]
     status, error = records.status[rows], records.error[rows]
-    there = ~np.isnan(sent)
-    spent = np.where(np.isnan(done), ended, done)[there] - sent[there]
+    left, answered = ~np.isnan(sent), (status >= 200) & (status < 400)
+    owner = np.minimum(records.owner[rows], len(ended) - 1)
+    spent = np.where(np.isnan(done), ended[owner], done)[left] - sent[left]
     found.busy += float(spent[np.isfinite(spent)].sum())
-    found.gaps.add(planned, sent)
+    response = (done - planned)[answered]
+    p50, p99 = np.percentile(response, (50, 99)).tolist() if len(response) else (None, None)
+    found.intervals.append(Interval(begin, len(planned), int(left.sum()), int(answered.sum()), p50, p99))
+
     measured = planned >= found.begin
+    there, good = left & measured, answered & measured
+    dropped = (error == DROPPED) & measured
+    stuck = measured & ~left & ~dropped
     found.warmed += int((~measured).sum())
-    there, good = there & measured, (status >= 200) & (status < 400) & measured
-    dropped = int(((error == DROPPED) & measured).sum())
     found.planned += int(measured.sum())
     found.sent += int(there.sum())
+    found.in_time += int((there & (sent <= found.end)).sum())
     found.completed += int(good.sum())
-    found.dropped += dropped
+    found.dropped += int(dropped.sum())
+    found.cut += int((stuck & (planned >= cut - STOPPING)).sum())
+    found.unsent += int((stuck & (planned < cut - STOPPING)).sum())
     found.unfinished += int(((error == OPEN) & measured).sum())
-    found.cut += int(measured.sum() - there.sum()) - dropped
-    response = (done - planned)[good]
-    for view, times in (
-        ("response", response),
-        ("service", (done - sent)[good]),
-        ("lateness", (sent - planned)[there]),
-    ):
-        found.views[view].add(times)
+    found.gaps.add(planned[measured], sent[measured])
+    found.views["response"].add((done - planned)[good])
+    found.views["service"].add((done - sent)[good])
+    found.views["lateness"].add((sent - planned)[there])
     if there.any():
-        found.last_sent = max(found.last_sent, float(sent[there].max()))
         found.last_done = max(found.last_done, float(np.nanmax(done[there], initial=0.0)))
-    for counter, column in ((found.status, status), (found.by_target, records.target[rows])):
-        _count(counter, column[there])
+    _count(found.status, status[there])
+    _count(found.by_target, records.target[rows][there])
     _count(found.errors, error[there & (error > 0)])
     _count(found.by_pool, records.pool[rows][there & (records.pool[rows] > 0)])
-    p50, p99 = np.percentile(response, (50, 99)).tolist() if len(response) else (None, None)
-    found.intervals.append(Interval(begin, len(planned), int((~np.isnan(sent)).sum()), int(good.sum()), p50, p99))
 
 
 def _count(counter: Counter[int], values: NDArray[Any]) -> None:

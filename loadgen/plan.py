@@ -97,6 +97,8 @@ class Plan:
         records = Records.create(folder, self.traffic.blocks())
         if not len(records):
             raise ValueError("the schedule holds no request: raise the rate or the duration")
+        if not records.planned[-1]:
+            raise ValueError("all of the trace is at its beginning: there is no time to measure")
         if self.traffic.warmup >= (seconds := self.traffic.seconds(float(records.planned[-1]))):
             raise ValueError(f"the warm-up of {self.traffic.warmup:g} s leaves nothing of {seconds:g} s to measure")
         choose_targets(records, self.weights, stream(seed, "targets"))

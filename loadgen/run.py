@@ -33,7 +33,7 @@ class Run:
         return self.plan.traffic.seconds(float(self.records.planned[-1]))
 
     def measures(self) -> Measures:
-        ended = max((effort.elapsed for effort in self.efforts), default=float("inf"))
+        ended = [effort.elapsed for effort in self.efforts] or [float("inf")]
         traffic = self.plan.traffic
         return measure(self.records, traffic.process(), self.seconds, traffic.warmup, self.cut, ended)
 

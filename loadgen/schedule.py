@@ -16,7 +16,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.arrivals import ArrivalProcess
+from loadgen.arrivals import ArrivalProcess, Stages
 from loadgen.records import CHUNK, Records
 from workers.distributions import ServiceTime
 
@@ -29,7 +29,8 @@ def blocks(process: ArrivalProcess, duration: float) -> Iterator[Block]:
     """All arrivals before `duration`, some at a time. Raises ValueError."""
     if not 0 < duration < math.inf:
         raise ValueError(f"the duration must be positive, not {duration:g}")
-    if process.rate(0.0) * duration > MOST:
+    expected = process.arrivals if isinstance(process, Stages) else process.rate(0.0) * duration
+    if expected > MOST:
         raise ValueError(f"over {MOST:,} requests: lower the rate or the duration")
     offsets, at = [], process.next_arrival(0.0)
     while at is not None and at < duration:
@@ -42,7 +43,7 @@ def blocks(process: ArrivalProcess, duration: float) -> Iterator[Block]:
 
 
 def schedule(process: ArrivalProcess, duration: float) -> Block:
-    """All arrivals before `duration`, in seconds from the start; shape (n,), increasing.
+    """All arrivals before `duration`, in seconds from the start; shape (n,), not decreasing.
 
     >>> from loadgen.arrivals import Constant
     >>> schedule(Constant(2.0), 2.0).tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from loadgen.metrics import Measures, named_errors, total
 from loadgen.plan import Plan
 from loadgen.records import Effort, Records
 from loadgen.thresholds import Threshold
-from loadgen.verdict import INVALID, Finding, Verdict, achieved, judge, unsupported, verdict
+from loadgen.verdict import INVALID, Finding, Verdict, judge, unsupported, verdict
 
 
 class _Part(BaseModel):
@@ -68,7 +69,7 @@ class FindingPart(_Part):
 
 
 class ThresholdPart(_Part):
-    """A rule of --fail-if; value null where nothing was observed."""
+    """A rule of --fail-if. value: null where nothing was observed, or answers never came; was: the same in words."""
 
     rule: str
     value: float | None
@@ -86,10 +87,11 @@ class Summary(_Part):
     dropped: int = Field(description="Due and not sent, over --max-in-flight.")
     unfinished: int = Field(description="Of the failed: open when the drain was over.")
     cut: int = Field(description="Planned, and never due: the run was ended early.")
+    unsent: int = Field(description="Due, and still not sent when the run was ended early.")
     warmup_requests: int
     duration: float = Field(description="From the end of the warm-up to the last answer.")
-    offered_rate: float = Field(description="Requests a second that were meant.")
-    achieved_rate: float = Field(description="Requests a second that were sent.")
+    offered_rate: float = Field(description="Requests a second that were planned.")
+    achieved_rate: float = Field(description="Requests a second that were sent in time.")
     latency: Times = Field(description="From the planned instant to the answer: the response.")
     service: Times = Field(description="From the sending to the answer.")
     lateness: Times = Field(description="From the planned instant to the sending.")
@@ -104,7 +106,7 @@ class Summary(_Part):
     received_bytes: int
     cpu: list[float] = Field(description="Share of a core that each sending process took.")
     little: LittlePart
-    gaps: GapsPart | None = Field(description="Null for even or very few gaps.")
+    gaps: GapsPart | None = Field(description="Null for very few gaps.")
     intervals: list[IntervalPart]
     verdict: Verdict
     warnings: list[str] = Field(description="The findings in one line each.")
@@ -124,8 +126,10 @@ def summarize(
     fit = found.gaps.fit()
     findings: list[Finding] = judge(found, fit, efforts)
     views = {view: Times(**histogram.summary()) for view, histogram in found.views.items()}
+    by_url: Counter[str] = Counter()
+    for code, n in sorted(found.by_target.items()):
+        by_url[plan.request.urls[code]] += n
     elapsed = max((effort.elapsed for effort in efforts), default=found.last_done)
-    due = found.planned - found.cut
     return Summary(
         version=1,
         sent=found.sent,
@@ -134,17 +138,18 @@ def summarize(
         dropped=found.dropped,
         unfinished=found.unfinished,
         cut=found.cut,
+        unsent=found.unsent,
         warmup_requests=found.warmed,
         duration=max(found.seconds, found.last_done - found.begin),
-        offered_rate=plan.traffic.rate or (due / found.seconds if found.seconds else 0.0),
-        achieved_rate=achieved(found),
+        offered_rate=(found.planned - found.cut) / found.seconds if found.seconds else 0.0,
+        achieved_rate=found.achieved,
         latency=views["response"],
         service=views["service"],
         lateness=views["lateness"],
         lateness_p99=views["lateness"].p99,
         unsupported=unsupported(found),
         by_pool={records.names[code]: n for code, n in sorted(found.by_pool.items())},
-        by_url={plan.request.urls[code]: n for code, n in sorted(found.by_target.items())},
+        by_url=dict(by_url),
         status={str(code) if code else "none": n for code, n in sorted(found.status.items())},
         errors=named_errors(found.errors),
         connections=int(total(efforts, "opened")),

@@ -33,6 +33,7 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("dropped", str(summary.dropped or "")),
         ("open at the end", str(summary.unfinished or "")),
         ("never due", str(summary.cut or "")),
+        ("due and not sent", str(summary.unsent or "")),
         ("warm-up", f"{summary.warmup_requests} requests" if summary.warmup_requests else ""),
         ("by status", counts(summary.status)),
         ("no answer", counts(summary.errors)),
@@ -51,9 +52,7 @@ def _gaps(summary: Summary) -> str:
     if (fit := summary.gaps) is None:
         return ""
     named = "the named process" if fit.against == "law" else "the plan"
-    return (
-        f"{fit.distance:.4f} from {named} (Kolmogorov and Smirnov's distance of {fit.gaps}, {fit.allowed:.3f} allowed)"
-    )
+    return f"{fit.distance:.4f} from {named} ({fit.gaps} gaps, {fit.allowed:.3f} allowed)"
 
 
 def rules(summary: Summary) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from dataclasses import dataclass
 
 from loadgen.metrics import VIEWS, Measures
-from loadgen.verdict import achieved
+from loadgen.verdict import BEYOND
 
 _UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
 _OPERATORS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
@@ -22,7 +23,8 @@ HINT = "as in p99>200ms, service.p99.9>1s, mean>50ms, errors>1%, dropped>0 or ra
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A rule; the run fails if it is true. A time that does not exist, for want of answers, is over every bound."""
+    """A rule; the run fails if it is true. A time that does not exist, for want of
+    answers, is over every bound: those that timed out or were open at the end count as longer than all others."""
 
     text: str
     what: str
@@ -33,35 +35,51 @@ class Threshold:
     def value(self, found: Measures) -> float:
         """Seconds, requests a second, requests, or a share of those sent (of those due, for what was dropped)."""
         if self.what == "rate":
-            return achieved(found)
+            return found.achieved
         if self.what in _COUNTS:
             count = {"errors": found.sent - found.completed, "dropped": found.dropped, "unfinished": found.unfinished}
             n = count[self.what]
             return n / max(1, found.sent + found.dropped * (self.what == "dropped")) if self.share else float(n)
         view, name = _split(self.what)
-        histogram = found.views[view]
-        if name in ("mean", "max"):
-            found_value = histogram.mean if name == "mean" else histogram.summary()["max"]
+        histogram, lost = found.views[view], 0 if view == "lateness" else found.lost
+        if name == "mean":
+            value = histogram.mean
         else:
-            found_value = histogram.percentile(float(name[1:]))
-        return float("inf") if found_value is None else found_value
+            share = 100.0 if name == "max" else float(name[1:])
+            rank = math.ceil(share * (histogram.count + lost) / 100 - 1e-9)
+            value = histogram.percentile(100 * rank / histogram.count) if 0 < rank <= histogram.count else None
+        return math.inf if value is None else value
+
+    def supported(self, found: Measures) -> bool:
+        """Whether there are enough observations for the percentile it names."""
+        view, name = _split(self.what)
+        return (
+            self.what in (*_COUNTS, "rate")
+            or not name.startswith("p")
+            or (found.views[view].count * (100 - float(name[1:])) / 100 >= BEYOND - 1e-9)
+        )
 
     def broken(self, found: Measures) -> bool:
-        return bool(_OPERATORS[self.op](self.value(found), self.bound))
+        value = self.value(found)
+        same = math.isclose(value, self.bound, rel_tol=1e-9)  # seconds are sums of rounded stamps
+        return "=" in self.op if same else bool(_OPERATORS[self.op](value, self.bound))
 
     def said(self, found: Measures) -> str:
         """What it was, in the rule's own unit."""
         value = self.value(found)
-        if value == float("inf"):
+        if value == math.inf:
             return "never"
         if self.share:
             return f"{value:.2%}"
-        return f"{value:g}" if self.what in (*_COUNTS, "rate") else f"{value * 1e3:.2f} ms"
+        if self.what in (*_COUNTS, "rate"):
+            return f"{value:g}"
+        return f"{value * 1e3:.3f} ms{'' if self.supported(found) else ', of too few answers'}"
 
 
 def _split(what: str) -> tuple[str, str]:
     """View and statistic: `service.p99`; `p99` is of the response."""
     view, dot, name = what.partition(".")
+    view = "response" if view == "latency" else view  # as the summary calls it
     return (view, name) if dot and view in VIEWS else ("response", what)
 
 

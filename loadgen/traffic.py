@@ -80,10 +80,11 @@ def attack(
         Path | None, typer.Option("--cacert", exists=True, dir_okay=False, help="Certificates to be trusted, PEM.")
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds after which a request counts as unanswered.")
+        float, typer.Option(min=0.001, max=86_400, help="Seconds after which a request counts as unanswered.")
     ] = 30.0,
     drain: Annotated[
-        float | None, typer.Option(min=0, help="Seconds to wait for answers in the end; default as long as --timeout.")
+        float | None,
+        typer.Option(min=0, max=86_400, help="Seconds to wait for answers in the end; default as long as --timeout."),
     ] = None,
     max_in_flight: Annotated[
         int, typer.Option(min=0, help="Drop, and count, what is due while so many are open; 0: never.")

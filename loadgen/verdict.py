@@ -16,9 +16,9 @@ from loadgen.histogram import PERCENTILES
 from loadgen.metrics import Measures, total
 from loadgen.records import Effort
 
-ACHIEVED = 0.99  # of the planned rate, below which a run is another one
-LATE_SHARE, LATE_INVALID = 0.1, 0.5  # of the mean response that is the generator's own lateness
-LATE_FLOOR = 0.001  # seconds of lateness that are not worth a word
+SHORT, SHORT_AT_LEAST = 0.01, 3  # of the requests due, that may leave after the traffic's end
+LATE_SHARE, LATE_INVALID = 0.1, 0.5  # of a response that is the generator's own lateness
+LATE_FLOOR, TAIL_FLOOR = 0.0001, 0.001  # seconds of lateness that are not worth a word: on average, and in the tail
 DROPS = 0.01  # share of drops from which on open load was closed load
 FIT_INVALID = 0.15  # distance, beyond what is allowed, from which on the process is another one
 LITTLE = 0.02  # of the requests in flight, by which counting and stamps may differ
@@ -56,11 +56,6 @@ def judge(found: Measures, fit: Fit | None, efforts: Sequence[Effort]) -> list[F
     return sorted(said, key=lambda finding: finding.level != INVALID)
 
 
-def achieved(found: Measures) -> float:
-    """Requests sent a second, over the time that their sending took."""
-    return found.sent / max(found.seconds, found.last_sent - found.begin, 1e-9)
-
-
 def _answers(found: Measures) -> list[Finding]:
     if found.sent and not found.completed:
         return [Finding(INVALID, "no request was answered well", "see by status and no answer below")]
@@ -75,12 +70,11 @@ def _answers(found: Measures) -> list[Finding]:
 
 def _rate(found: Measures) -> list[Finding]:
     if not found.sent:
-        return [Finding(INVALID, "nothing was sent", "let the run go on for longer than its warm-up")]
-    due = found.planned - found.cut
-    planned, rate = (due - found.dropped) / found.seconds if found.seconds else 0.0, achieved(found)
-    if rate >= ACHIEVED * planned:
+        advice = "raise --max-in-flight" if found.dropped else "let the run go on for longer than its warm-up"
+        return [Finding(INVALID, "nothing was sent", advice)]
+    if found.due - found.in_time <= max(SHORT * found.due, SHORT_AT_LEAST):
         return []
-    text = f"only {rate:.1f} of {planned:.1f} requests a second were sent"
+    text = f"only {found.achieved:.1f} of {found.due / found.seconds:.1f} requests a second were sent in time"
     return [Finding(INVALID, text, "lower the rate, give --processes more cores, or keep the machine free")]
 
 
@@ -96,25 +90,39 @@ def _drops(found: Measures) -> list[Finding]:
     ]
 
 
+_FREE = "keep the machine free, lower the rate, or try --processes or --spin"
+
+
 def _lateness(found: Measures) -> list[Finding]:
     late, response = found.views["lateness"], found.views["response"]
     p99, mean, whole = late.percentile(99), late.mean, response.mean
     if p99 is None or mean is None:
         return []
     said = []
-    free = "keep the machine free, lower the rate, or try --processes or --spin"
     if whole and mean > LATE_FLOOR and mean > LATE_SHARE * whole:
-        level = INVALID if mean > LATE_INVALID * whole else WARNING
-        said.append(Finding(level, f"{mean / whole:.0%} of the mean response is the generator's lateness", free))
+        level = INVALID if mean > max(LATE_INVALID * whole, TAIL_FLOOR) else WARNING
+        said.append(Finding(level, f"{mean / whole:.0%} of the mean response is the generator's lateness", _FREE))
+    said += _tail(found)
     gap = found.seconds / max(1, found.sent)
-    if p99 > gap:
+    if p99 > max(gap, TAIL_FLOOR):
         text = f"1 % of requests left over {p99 * 1e3:.2f} ms late, the mean gap is {gap * 1e3:.2f} ms"
-        said.append(Finding(WARNING, text, free))
-    elif p99 > 5 * LATE_FLOOR:
-        said.append(
-            Finding(WARNING, f"1 % of requests left over {p99 * 1e3:.1f} ms late", "response includes that; " + free)
-        )
+        said.append(Finding(WARNING, text, _FREE))
     return said
+
+
+def _tail(found: Measures) -> list[Finding]:
+    """The percentile of the response that owes the largest part to the generator."""
+    few, worst = unsupported(found), (1 / (1 - LATE_SHARE), "", 0.0, 0.0)
+    for name, share in PERCENTILES.items():
+        ours, theirs = (found.views[view].percentile(share) for view in ("response", "service"))
+        if ours and theirs and name not in few and ours - theirs > TAIL_FLOOR:
+            worst = max(worst, (ours / theirs, name, ours, ours - theirs))
+    times, name, whole, late = worst
+    if not name:
+        return []
+    level = INVALID if times > 1 / (1 - LATE_INVALID) else WARNING
+    text = f"of {name}, {whole * 1e3:.1f} ms, the generator's lateness makes {late * 1e3:.1f} ms"
+    return [Finding(level, text, f"believe the service times; {_FREE}")]
 
 
 def _fit(fit: Fit | None) -> list[Finding]:

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from dispatcher import registry
 from dispatcher.errors import ConfigError
 from loadgen.arrivals import parse as parse_process
 from loadgen.command import (
@@ -98,7 +97,7 @@ def compare(
             LivePoolSpec(str(i + 1), r * scale, b * scale, c)
             for i, (r, b, c) in enumerate(zip(rates, beliefs, count, strict=True))
         )
-        systems = (*_policies(policies, bool(against)), *_balancers(against or ""))
+        systems = (*contest.policies(policies, 1 if against else 2), *_balancers(against or ""))
         lams = tuple(rate * scale for rate in lams)
         _live(contest.Contest(systems, pools, lams, arrivals, warmup, reps, seed, service, process), out, as_json)
         return
@@ -127,18 +126,6 @@ def _lams(lam: float | None, load: str | None, capacity: float) -> tuple[float, 
     if not 0 < lam < float("inf"):
         raise ConfigError(f"--lam must be positive, not {lam:g}")
     return (lam,)
-
-
-def _policies(text: str, alone: bool) -> tuple[contest.System, ...]:
-    """Tried before anything runs. alone: whether one is enough."""
-    systems = []
-    for entry in comparison.axis_of(text, 1 if alone else 2):
-        try:
-            registry.create(entry["policy"], Random(0), dict(entry["options"]))
-        except (TypeError, ValueError, AttributeError) as error:
-            raise ConfigError(f"--policies: {entry['label']}: {error}") from error
-        systems.append(contest.System(entry["label"], entry["policy"], entry["options"]))
-    return tuple(systems)
 
 
 def _balancers(text: str) -> Sequence[contest.System]:

@@ -447,7 +447,8 @@ def generator() -> list[timeseries.Panel]:
         graph("Planned and sent", "The rate that was asked for, and the sends. They part only if it is late.",
               units.RequestsPerSecond, (value("loadgen_target_rate", "", ALL), "planned"),
               (rate("loadgen_sent_total", where=ALL), "sent"),
-              (rate("loadgen_requests_total", "outcome", ALL), "{{outcome}}"), empty=none),
+              (rate("loadgen_requests_total", "outcome", ALL), "{{outcome}}"),
+              (rate("loadgen_dropped_total", where=ALL), "dropped"), empty=none),
         graph("Lateness", "From the planned instant to the sending. Beyond some milliseconds the generator itself is "
               "overloaded, and the run is not to be trusted.", units.Seconds,
               *quantiles("loadgen_send_lateness_seconds", ALL), empty=none),

@@ -15,17 +15,20 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher import registry
 from dispatcher.core.streams import stream
 from loadgen import arrivals as processes
 from loadgen.attack import Limits
 from loadgen.experiments.backends import BackendError, LivePoolSpec, live_pools, live_system
 from loadgen.experiments.balancers import balancer_system, parse
+from loadgen.experiments.compare import axis_of
 from loadgen.experiments.results import Floats
 from loadgen.histogram import distribution
 from loadgen.records import Records
@@ -44,6 +47,15 @@ class System:
     policy: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     balancer: str = ""
+
+
+def policies(text: str, least: int) -> tuple[System, ...]:
+    """ "lased,lased/n0=3": tried before anything runs; at least so many. Raises ConfigError."""
+    systems = []
+    for entry in axis_of(text, least):
+        registry.create(entry["policy"], Random(0), dict(entry["options"]))
+        systems.append(System(entry["label"], entry["policy"], entry["options"]))
+    return tuple(systems)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,20 @@ import sys
 
 from rich.console import Console
 
-NAMES = ("simulator", "workers", "estimates", "demo", "delay", "decision", "forwarding", "latency", "idle", "scrape")
+NAMES = (
+    "simulator",
+    "workers",
+    "estimates",
+    "demo",
+    "delay",
+    "decision",
+    "forwarding",
+    "latency",
+    "idle",
+    "scrape",
+    "pacing",
+    "crosscheck",
+)
 
 
 def main():

@@ -13,6 +13,7 @@ import shutil
 import socket
 
 import aiohttp
+import numpy as np
 import promql_parser
 import pytest
 import yaml
@@ -22,6 +23,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from deploy.grafana import dashboards
 from loadgen.experiments.backends import LivePoolSpec, live_system, started
 from loadgen.exposition import Exposition
+from loadgen.records import Records
+from loadgen.watch import Watch
 from tests.net.harness import front
 
 FILES = sorted(dashboards.FOLDER.glob("*.json"))
@@ -210,7 +213,7 @@ async def test_every_metric_and_label_in_a_query_exists():
         await f.ask(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n")
         async with aiohttp.ClientSession() as session, session.get(f"http://{host}:{port}/metrics") as answer:
             families = list(text_string_to_metric_families(await answer.text()))
-    families += Exposition(1.0).registry.collect()
+    families += Exposition(Watch(Records(np.zeros(1))), 1.0).registry.collect()
     for family in families:
         ends = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
         labels = {label for sample in family.samples for label in sample.labels}

@@ -1,0 +1,191 @@
+"""`lased-loadgen attack` as a person runs it: real processes, on a server of ours, to the exit code and the last
+file."""
+
+import asyncio
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import jsonschema
+import psutil
+import pytest
+from aiohttp import web
+
+from loadgen.summary import Summary
+
+
+@pytest.fixture(scope="module")
+def server():
+    """Answers /ok at once, /slow after half a second, /no with a 503, /never not at all; tells X-Pool."""
+
+    async def handle(request):
+        await request.read()
+        if request.path == "/never":
+            await asyncio.sleep(60)
+        if request.path == "/slow":
+            await asyncio.sleep(0.5)
+        return web.Response(status=503 if request.path == "/no" else 200, headers={"X-Pool": request.path[1:]})
+
+    loop, ready, port = asyncio.new_event_loop(), threading.Event(), []
+
+    async def serve():
+        runner = web.ServerRunner(web.Server(handle), shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        port.append(runner.addresses[0][1])
+        ready.set()
+        return runner
+
+    def main():
+        runner = loop.run_until_complete(serve())
+        loop.run_forever()
+        loop.run_until_complete(runner.cleanup())
+        loop.close()
+
+    thread = threading.Thread(target=main)
+    thread.start()
+    ready.wait(10)
+    yield f"http://127.0.0.1:{port[0]}"
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "loadgen", "attack", *map(str, arguments)]
+
+
+def attack(*arguments):
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_run_by_three_processes_leaves_everything_and_its_plan_can_be_sent_again(server, tmp_path):
+    done = attack(
+        server + "/ok", server + "/no", "--weights", "3,1", "--stages", "1s@150,1s@150..250", "--warmup", 0.2,
+        "--processes", 3, "-X", "POST", "--body-bytes", 100, "--body-law", "exp", "-H", "X-Secret: s3cret",
+        "--out", tmp_path / "run", "--json", "--fail-if", "errors>50%",
+    )  # fmt: skip
+    assert done.returncode in (0, 4), done.stderr  # 4 where this machine has no time to send
+    summary = Summary.model_validate_json(done.stdout)
+    jsonschema.validate(json.loads(done.stdout), Summary.model_json_schema(mode="serialization"))
+    assert summary.sent > 250
+    assert (summary.dropped, summary.cut, summary.unfinished, summary.errors) == (0, 0, 0, {})
+    assert set(summary.by_pool) == {"ok", "no"}
+    assert summary.by_pool["ok"] == summary.completed == summary.by_url[server + "/ok"] == summary.status["200"]
+    assert summary.little.counted == pytest.approx(summary.little.stamped, rel=1e-3)
+    assert len(summary.cpu) == 3
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "summary.json", "schedule.csv.gz", "requests.jsonl.gz", "report.html", "response.hgrm", "service.hgrm",
+        "lateness.hgrm"}  # fmt: skip
+    assert Summary.model_validate_json((tmp_path / "run" / "summary.json").read_text()) == summary
+    rows = [
+        json.loads(line) for line in gzip.decompress((tmp_path / "run" / "requests.jsonl.gz").read_bytes()).splitlines()
+    ]
+    assert len(rows) == summary.sent + summary.warmup_requests
+    assert all(row["planned"] <= row["sent"] <= row["done"] for row in rows)
+    assert {row["process"] for row in rows} == {0, 1, 2}
+    assert {(row["url"], row["status"], row["pool"]) for row in rows} == {
+        (server + "/ok", 200, "ok"), (server + "/no", 503, "no")}  # fmt: skip
+    text = "".join(path.read_text() for path in (tmp_path / "run").iterdir() if path.suffix != ".gz")
+    assert "s3cret" not in text
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert page.count("<svg") == 4
+    assert "src=" not in page
+    assert "<script" not in page
+
+    again = attack(server + "/ok", "--arrivals", f"trace:{tmp_path / 'run' / 'schedule.csv.gz'}", "--rows", "parquet",
+                   "--out", tmp_path / "again", "--json")  # fmt: skip
+    assert json.loads(again.stdout)["sent"] == len(rows)
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(tmp_path / "again" / "requests.parquet")
+    assert table.column("planned").to_pylist() == pytest.approx([row["planned"] for row in rows])
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "code", "says"),
+    [
+        ("/ok", ["--fail-if", "p50<0.001us"], 0, "fail if p50<0.001us: passed, it was"),
+        ("/ok", ["--fail-if", "p50>1us"], 3, "fail if p50>1us: FAILED, it was"),
+        ("/no", [], 4, "invalid: no request was answered well"),
+        ("/never", ["--drain", "0.1"], 4, "open at the end"),
+        ("/never", ["--timeout", "0.1"], 4, "no answer: timed out × "),
+        ("/slow", ["--max-in-flight", "1"], 4, "were dropped"),
+    ],
+)
+def test_exit_codes_and_words(server, path, more, code, says):
+    done = attack(server + path, "--rate", "60", "--duration", "1", *more)
+    assert says in done.stdout, done.stdout
+    if code in (0, 3) and done.returncode == 4:
+        pytest.skip("this machine had no time to send")
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_sending_and_what_is_open_is_waited_for(server, number):
+    before = set(Path(tempfile.gettempdir()).glob("lased-attack-*"))
+    with subprocess.Popen(command(server + "/slow", "--rate", "40", "--duration", "60", "--json"), text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
+        senders = children(process)
+        time.sleep(1.0)
+        process.send_signal(number)
+        out, errors = process.communicate(timeout=20)
+    summary = json.loads(out)
+    assert process.returncode in (0, 4), errors
+    assert 0 < summary["sent"] < 200
+    assert summary["completed"] == summary["sent"]
+    assert summary["cut"] > 2000
+    assert not any(sender.is_running() for sender in senders)
+    assert set(Path(tempfile.gettempdir()).glob("lased-attack-*")) <= before
+
+
+def test_a_second_signal_breaks_off(server):
+    with subprocess.Popen(command(server + "/never", "--rate", "40", "--duration", "60"), text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
+        senders = children(process)
+        time.sleep(0.5)
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1] == "error: broken off"
+    assert not any(sender.is_running() for sender in senders)
+
+
+def test_a_sending_process_that_dies_is_told(server):
+    with subprocess.Popen(command(server + "/ok", "--rate", "40", "--duration", "60"), text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
+        (sender,) = children(process)
+        sender.kill()
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "sending process 0 ended" in errors
+    assert "Traceback" not in errors
+
+
+def test_sending_processes_do_not_outlive_the_one_that_started_them(server):
+    with subprocess.Popen(command(server + "/ok", "--rate", "40", "--duration", "60"), text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
+        senders = children(process)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate(timeout=20)
+    _, alive = psutil.wait_procs(senders, timeout=10)
+    assert not alive
+
+
+def children(process):
+    """The sending processes, once they run."""
+    for _ in range(200):
+        found = [child for child in psutil.Process(process.pid).children() if "loadgen.sender" in child.cmdline()]
+        if found and all(len(child.net_connections()) > 0 for child in found):
+            return found
+        time.sleep(0.05)
+    raise AssertionError("no sending process is connected")

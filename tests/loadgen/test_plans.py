@@ -1,0 +1,225 @@
+"""Plans: processes of every kind, changing rates, traces, and who is sent what by whom; all by seed."""
+
+import gzip
+import math
+from collections import Counter
+from random import Random
+
+import numpy as np
+import pytest
+
+from loadgen.arrivals import Constant, Poisson, Stage, Stages, parse, parse_stages
+from loadgen.attack import Limits
+from loadgen.plan import Plan, Traffic
+from loadgen.records import CHUNK, Records
+from loadgen.schedule import blocks, choose_owners, schedule, trace, write_trace
+from loadgen.targets import Request
+
+
+def ks(values):
+    """Kolmogorov and Smirnov's distance from uniform, and its bound at the level 0.001."""
+    values, n = np.sort(values), len(values)
+    up = np.arange(1, n + 1) / n
+    return max(np.max(up - values), np.max(values - up + 1 / n)), 1.95 / math.sqrt(n)
+
+
+@pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
+def test_gamma_gaps_have_the_mean_and_the_spread_they_say(burstiness):
+    gaps = np.diff(schedule(parse(f"gamma:burstiness={burstiness}", 20.0, Random(1)), 2000.0))
+    n, variance = len(gaps), 1 / burstiness / 20**2
+    assert abs(gaps.mean() - 1 / 20) < 4 * math.sqrt(variance / n)
+    fourth = np.mean((gaps - gaps.mean()) ** 4)
+    assert abs(gaps.var() - variance) < 4 * math.sqrt((fourth - variance**2) / n)
+
+
+def test_on_and_off():
+    found = schedule(parse("onoff:on=0.5,off=1.5", 40.0, Random(2)), 4000.0)
+    assert abs(len(found) / 4000.0 - 40.0) < 4 * 40.0 * math.sqrt(2 / (4000.0 / 2))
+    silent = np.diff(found) > 0.25  # at 160 a second no gap inside a burst is that long
+    assert silent.sum() * 2.0 == pytest.approx(4000.0, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("text", "stages"),
+    [("poisson", None), ("sine:depth=0.9,period=7", None), ("poisson", "5s@20,10s@20..200,5s@0,10s@100..0")],
+)
+def test_what_is_expected_between_arrivals_is_exponential_whatever_the_rate_does(text, stages):
+    traffic = Traffic(text, None if stages else 300.0, None if stages else 30.0, stages, seed=4)
+    instants = np.concatenate(list(traffic.blocks()))
+    expected = traffic.process().expected(instants)
+    distance, bound = ks(-np.expm1(-np.diff(expected)))
+    assert distance < bound
+
+
+def test_stages_end_and_are_never_stretched():
+    stages = parse_stages("10s@50,1m@50..200,5s@0")
+    assert stages == [Stage(10, 50, 50), Stage(60, 50, 200), Stage(5, 0, 0)]
+    even = Stages(Constant(1.0), stages)
+    found = schedule(even, 100.0)
+    assert len(found) == 8000, "500 and 7,500"
+    assert found[499] == pytest.approx(10.0), "an arrival is where the expected number reaches its own"
+    assert found[-1] == pytest.approx(70.0)
+    assert np.searchsorted(found, 40.0) == pytest.approx(500 + 30 * (50 + 125) / 2, abs=1)
+    assert [even.rate(at) for at in (0, 10, 40, 69.999, 72, 80)] == pytest.approx([50, 50, 125, 200, 0, 0], rel=1e-3)
+
+
+def test_a_ramp_from_nothing_begins_and_a_stage_without_traffic_passes():
+    assert schedule(Stages(Constant(1.0), parse_stages("4s@0..2,1s@0,1s@1")), 9.0).tolist() == pytest.approx(
+        [2.0, math.sqrt(8.0), math.sqrt(12.0), 4.0, 6.0], rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("text", ["", "10", "10s", "@5", "10s@", "10s@5..", "10s@-1", "0s@5", "1d@5", "10s@5,,5s@1"])
+def test_stages_that_are_none(text):
+    with pytest.raises(ValueError, match=r"stages are SECONDS@RATE|must last"):
+        parse_stages(text)
+
+
+@pytest.mark.parametrize("name", ["plain.txt", "packed.csv.gz"])
+def test_a_trace_is_read_as_it_is(tmp_path, name):
+    path = tmp_path / name
+    opener = gzip.open if name.endswith("gz") else open
+    with opener(path, "wt") as file:
+        file.write("planned,target\n0.5,1\n0.5,0\r\n2.25\n\n7,x\n")
+    assert np.concatenate(list(trace(path))).tolist() == [0.5, 0.5, 2.25, 7.0]
+    assert np.concatenate(list(trace(path, 7.0))).tolist() == [0.5, 0.5, 2.25]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("1\n0.5\n", "line 2: 0.5 does not come after 1"), ("1\nx\n", "line 2: not a number: 'x'"), ("-1\n", "line 1"),
+     ("nan\n", "line 1"), ("1\ninf\n", "line 2")],
+)  # fmt: skip
+def test_a_trace_that_is_none_is_refused_by_line(tmp_path, text, message):
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        list(trace(path))
+
+
+def test_half_a_gzip_file_is_told(tmp_path):
+    path = tmp_path / "trace.csv.gz"
+    path.write_bytes(gzip.compress(b"1\n" * 10_000)[:-20])
+    with pytest.raises(ValueError, match="cut short"):
+        list(trace(path))
+
+
+def plan(**given):
+    """A plan of a thousand requests or so."""
+    traffic = Traffic(**({"rate": 100.0, "duration": 10.0} | given.pop("traffic", {})))
+    request = given.pop("request", Request(("http://a/", "http://b/")))
+    return Plan(traffic, request, Limits(), **({"weights": (3.0, 1.0)} | given))
+
+
+def test_the_same_seed_gives_the_same_plan_and_a_run_can_be_sent_again(tmp_path):
+    folders = [tmp_path / name for name in "abc"]
+    for folder in folders:
+        folder.mkdir()
+    sized = Request(("http://a/", "http://b/"), "POST", sizes=True)
+    first = plan(request=sized, body_law="exp", body_bytes=500.0, processes=3).draw(folders[0])
+    again = plan(request=sized, body_law="exp", body_bytes=500.0, processes=3).draw(folders[1])
+    for column in ("planned", "target", "body", "owner"):
+        assert getattr(first, column).tolist() == getattr(again, column).tolist(), column
+    write_trace(first, tmp_path / "schedule.csv.gz")
+    traced = {"arrivals": f"trace:{tmp_path / 'schedule.csv.gz'}", "rate": None, "duration": None}
+    replayed = plan(traffic=traced, request=sized, body_law="exp", body_bytes=500.0, processes=3).draw(folders[2])
+    for column in ("planned", "target", "body", "owner"):
+        assert getattr(first, column).tolist() == getattr(replayed, column).tolist(), column
+    assert len(first) == len(schedule(Poisson(100.0, Random("1/arrivals")), 10.0)), "never rescaled"
+
+
+def test_urls_bodies_and_processes_get_what_they_should(tmp_path):
+    made = plan(traffic={"duration": 100.0}, body_law="exp", body_bytes=500.0, processes=4,
+                request=Request(("http://a/", "http://b/"), "POST", sizes=True)).draw(tmp_path)  # fmt: skip
+    n = len(made)
+    assert abs((made.target == 0).mean() - 0.75) < 4 * math.sqrt(0.75 * 0.25 / n)
+    assert abs(made.body.mean() - 500.0) < 4 * 500.0 / math.sqrt(n)
+    for owner, count in Counter(made.owner.tolist()).items():
+        assert abs(count / n - 0.25) < 4 * math.sqrt(0.25 * 0.75 / n), owner
+
+
+def test_the_parts_of_a_split_plan_are_poisson_and_together_they_are_the_plan():
+    records = Records(schedule(Poisson(200.0, Random(7)), 100.0))
+    choose_owners(records, 4, Random(8))
+    shares = [list(records.share(owner)) for owner in range(4)]
+    assert sorted(row for share in shares for row in share) == list(enumerate(records.planned.tolist()))
+    for share in shares:
+        distance, bound = ks(-np.expm1(-50.0 * np.diff([at for _, at in share])))
+        assert distance < bound
+
+
+def test_a_plan_longer_than_a_block_has_no_seam(tmp_path):
+    whole = np.concatenate(list(blocks(Poisson(CHUNK / 4, Random(3)), 10.0)))
+    assert len(whole) > 2 * CHUNK
+    assert np.all(np.diff(whole) > 0)
+    records = Records.create(tmp_path, blocks(Poisson(CHUNK / 4, Random(3)), 10.0))
+    assert records.planned.tolist() == whole.tolist()
+    assert np.isnan(records.sent).all()
+    records.sent[5] = 1.5
+    records.forget(CHUNK)
+    assert Records.open(tmp_path).sent[5] == records.sent[5] == 1.5, "files keep what memory forgets"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "--rate and --duration, or --stages"),
+        ({"rate": 1.0}, "--rate and --duration"),
+        ({"rate": 1.0, "stages": "1s@1"}, "leave --rate away"),
+        ({"arrivals": "trace:x", "rate": 1.0}, "leave --rate and --stages away"),
+        ({"arrivals": "sine", "stages": "1s@1"}, "stages go with"),
+        ({"rate": 1.0, "duration": -1.0}, "duration must be positive"),
+        ({"rate": 1.0, "duration": math.nan}, "duration must be positive"),
+        ({"rate": 1.0, "duration": 1.0, "warmup": -1.0}, "warm-up must not be negative"),
+        ({"rate": 0.0, "duration": 1.0}, "rate must be positive"),
+    ],
+)
+def test_traffic_that_cannot_be_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        Traffic(**given)
+
+
+def test_a_warm_up_must_leave_something(tmp_path):
+    with pytest.raises(ValueError, match="leaves nothing of 10 s"):
+        plan(traffic={"warmup": 10.0}).draw(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"urls": ("ftp://a/",)}, "must begin with http"),
+        ({"urls": ("http:///x",)}, "name a host"),
+        ({"urls": ("http://a:99999/",)}, "name a host"),
+        ({"urls": ("http://user:secret@a/",)}, "name a host"),
+        ({"urls": ("http://a/b c",)}, "percent-encoded"),
+        ({"urls": ("http://a/ü",)}, "percent-encoded"),
+        ({"urls": ()}, "from 1 to 255"),
+        ({"method": "GE T"}, "method"),
+        ({"headers": (("a b", "c"),)}, "NAME: VALUE"),
+        ({"headers": (("a", "b\r\nc: d"),)}, "NAME: VALUE"),
+        ({"headers": (("Content-Length", "3"),)}, "follows from what is sent"),
+    ],
+)
+def test_requests_that_cannot_be_sent_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        Request(**({"urls": ("http://a/",)} | given))
+
+
+def test_what_is_sent_byte_by_byte():
+    request = Request(("http://a.test:81/x?y=1",), "POST", (("X-A", "1"), ("host", "other")), b"hello")
+    assert request.bytes_for(0, 0) == (
+        b"POST /x?y=1 HTTP/1.1\r\nUser-Agent: lased-loadgen\r\nAccept: */*\r\nX-A: 1\r\nhost: other\r\n"
+        b"Content-Length: 5\r\n\r\nhello"
+    )
+    plain = Request(("http://a.test/",), keepalive=False).bytes_for(0, 0)
+    assert plain.startswith(b"GET / HTTP/1.1\r\nHost: a.test\r\n")
+    assert plain.endswith(b"Connection: close\r\n\r\n")
+    assert b"Content-Length: 0" in Request(("http://a/",), "POST").bytes_for(0, 0)
+    sized = Request(("http://a/",), "PUT", sizes=True).bytes_for(0, 3)
+    assert sized.endswith(b"Content-Length: 3\r\n\r\n\0\0\0")
+
+
+def test_what_is_kept_of_a_plan_holds_no_secret():
+    kept = plan(request=Request(("http://a/", "http://b/"), headers=(("Authorization", "Bearer s3cret"),))).as_json()
+    assert "s3cret" not in str(kept)
+    assert kept["headers"] == ["Authorization"]
