@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loadgen.client import Client, Sending
 from loadgen.pacer import Pacer
 from loadgen.records import DROPPED, OPEN, TIMED_OUT, Effort, Records
 from loadgen.targets import Request
 
+LONGEST_NAME = 200  # bytes of a pool's name that are kept
 LEAD = 0.05  # seconds between setting up and the start of the schedule
 
 
@@ -29,6 +30,11 @@ class Limits:
     max_in_flight: int = 0
     spin: float = 0.0
 
+    def shared(self, owner: int, processes: int) -> Limits:
+        """The part of one of several processes."""
+        part, rest = divmod(self.max_in_flight, processes)
+        return replace(self, max_in_flight=part + (owner < rest))
+
 
 class Attack:
     """One run: the rows of `records` that are of `owner`, to the targets of `request`."""
@@ -42,7 +48,8 @@ class Attack:
         self._codes: dict[bytes, int] = {b"": 0}
         self._cap = self.limits.max_in_flight or float("inf")
         self._start = self._counted = 0.0
-        self._reached = 0
+        self._reached, self._stopped_at, self._patient = 0, 0.0, True
+        self._cpu = 0.0
         self._expiry: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
 
@@ -66,9 +73,13 @@ class Attack:
         """Rows before this one will not change any more."""
         return next(iter(self._open), self._reached)
 
-    def stop(self) -> None:
-        """Send nothing more; what is open is waited for."""
+    def stop(self, wait: bool = True) -> None:
+        """Send nothing more; what is open is waited for, or not."""
+        self._stopped_at = asyncio.get_running_loop().time()
+        self._patient = wait
         self._pacer.stop()
+        if not wait:
+            self._empty.set()
 
     async def prepare(self) -> None:
         """Look the names up. Raises OSError."""
@@ -79,10 +90,11 @@ class Attack:
         `started`; soon, if none is given."""
         if not self._client.ready:
             await self.prepare()
-        loop, cpu = asyncio.get_running_loop(), _cpu()
+        loop = asyncio.get_running_loop()
         self._loop_time = loop.time
         self._start = self._counted = loop.time() + LEAD if start is None else start
         started(self._start)
+        loop.call_at(self._start, self._begun)
         self._expire(loop)
         try:
             await self._pacer.run(self._start)
@@ -95,17 +107,22 @@ class Attack:
             self._count()
             self.effort.opened, self.effort.resent = self._client.opened, self._client.resent
             self.effort.received = self._client.received
-            self.effort.elapsed, self.effort.cpu = loop.time() - self._start, _cpu() - cpu
+            self.effort.elapsed, self.effort.cpu = loop.time() - self._start, _cpu() - self._cpu
             await self._client.close()
         return self.records
 
+    def _begun(self) -> None:
+        self._cpu = _cpu()
+
     async def _drained(self) -> None:
-        if not self._open:
+        """Wait for what is open, until `drain` after the end of the whole plan or the stop."""
+        if not (self._open and self._patient):
             return
         wait = self.limits.timeout + 1.0 if self.limits.drain is None else self.limits.drain
+        last = self._stopped_at or self._start + float(self.records.planned[-1])
         self._empty.clear()
         try:
-            async with asyncio.timeout(wait):
+            async with asyncio.timeout_at(max(last + wait, self._loop_time())):
                 await self._empty.wait()
         except TimeoutError:
             pass  # what is open is counted as unfinished
@@ -140,7 +157,7 @@ class Attack:
     def _named(self, pool: bytes) -> int:
         if len(self._codes) > 1000:  # a server that calls itself anew each time
             return 0
-        self.records.names.append(pool.decode("latin-1"))
+        self.records.names.append(pool[:LONGEST_NAME].decode("latin-1"))
         self._codes[pool] = code = len(self._codes)
         return code
 

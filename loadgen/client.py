@@ -61,6 +61,10 @@ class _Connection(asyncio.Protocol):
     def close(self) -> None:
         self._transport.close()
 
+    @property
+    def closing(self) -> bool:
+        return self._transport.is_closing()
+
     def data_received(self, data: bytes) -> None:
         self._client.received += len(data)
         self._heard = True
@@ -97,13 +101,17 @@ class _Connection(asyncio.Protocol):
         if size == 6:
             if name.lower() == b"x-pool" and self._sending:
                 self._sending.pool = value
-        elif size in (14, 17) and name.lower() in (b"content-length", b"transfer-encoding"):
+        elif size == 14 and name.lower() == b"content-length":
             self._framed = True
+        elif size == 17 and name.lower() == b"transfer-encoding":
+            self._framed = value.lower().endswith(b"chunked")  # else it lasts until the connection ends
 
     def on_message_begin(self) -> None:
         self._framed = False
         if self._sending is None:
             self._unasked()
+        else:
+            self._sending.pool = b""
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -118,11 +126,15 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if (sending := self._sending) is not None and sending.status:
             self._finish(sending)
+        elif self._parser.get_status_code() < 100:
+            raise httptools.HttpParserError("no status")
 
     def _finish(self, sending: Sending) -> None:
         self._sending, sending.connection = None, None
         self._used = True
-        if self._client.request.keepalive and self._parser.should_keep_alive():
+        if self._transport.get_write_buffer_size():  # it was answered before it was read
+            self._transport.abort()
+        elif self._client.request.keepalive and self._parser.should_keep_alive():
             self._client.idle[self._origin].append(self)
         else:
             self._transport.close()
@@ -157,16 +169,20 @@ class Client:
         """Ask for the addresses, so that no request waits for them."""
         loop = asyncio.get_running_loop()
         for origin in self.idle:
-            self._addresses[origin] = await loop.run_in_executor(None, origin.addresses)
+            try:
+                self._addresses[origin] = await loop.run_in_executor(None, origin.addresses)
+            except OSError as error:
+                raise OSError(error.errno, f"cannot look up {origin.host}: {error.strerror}") from error
         self._tls = self.request.tls()
         self.ready = True
 
     def send(self, sending: Sending) -> None:
         idle = self.idle[self._origins[sending.target]]
-        if idle:
-            idle.pop().send(sending, self._bytes(sending))
-        else:
-            sending.connecting = asyncio.get_running_loop().create_task(self._connect(sending))
+        while idle:
+            if not (connection := idle.pop()).closing:
+                connection.send(sending, self._bytes(sending))
+                return
+        sending.connecting = asyncio.get_running_loop().create_task(self._connect(sending))
 
     def resend(self, sending: Sending) -> None:
         self.resent += 1

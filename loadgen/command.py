@@ -51,7 +51,12 @@ def until_signal(main: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
             asyncio.get_running_loop().add_signal_handler(number, signalled)
         return await task
 
-    return asyncio.run(run())
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return asyncio.run(run())
+    finally:
+        for number, handler in before.items():  # the loop leaves them as the system has them
+            signal.signal(number, handler)
 
 
 def output() -> Console:

@@ -12,7 +12,7 @@ from dispatcher.core.streams import stream
 from loadgen.arrivals import ArrivalProcess, Stages, parse, parse_stages
 from loadgen.attack import Limits
 from loadgen.records import Records
-from loadgen.schedule import Block, blocks, choose_bodies, choose_owners, choose_targets, trace
+from loadgen.schedule import BODY, Block, blocks, choose_bodies, choose_owners, choose_targets, trace
 from loadgen.targets import Request
 from workers.distributions import parse as parse_law
 
@@ -90,16 +90,25 @@ class Plan:
     body_bytes: float = 0.0
     processes: int = 1
 
+    def __post_init__(self) -> None:
+        if 0 < self.limits.max_in_flight < self.processes:
+            raise ValueError(f"{self.processes} processes cannot share {self.limits.max_in_flight} requests in flight")
+        if not 0 <= self.body_bytes <= BODY:
+            raise ValueError(f"bodies must be from 0 to {BODY:,} bytes, not {self.body_bytes:g}")
+
     def draw(self, folder: Path) -> Records:
         """The rows of the run, in files of this folder. Raises ValueError, OSError."""
         seed, request = self.traffic.seed, self.request
         law = parse_law(self.body_law, 1 / self.body_bytes, stream(seed, "bodies")) if self.body_bytes else None
         records = Records.create(folder, self.traffic.blocks())
         if not len(records):
-            raise ValueError("the schedule holds no request: raise the rate or the duration")
-        if not records.planned[-1]:
-            raise ValueError("all of the trace is at its beginning: there is no time to measure")
-        if self.traffic.warmup >= (seconds := self.traffic.seconds(float(records.planned[-1]))):
+            traced = self.traffic.process() is None
+            more = "the trace says none in that time" if traced else "raise the rate or the duration"
+            raise ValueError(f"the schedule holds no request: {more}")
+        seconds = self.traffic.seconds(float(records.planned[-1]))
+        if not seconds:
+            raise ValueError("all of the trace is at its beginning: say how long it lasts by --duration")
+        if self.traffic.warmup >= seconds:
             raise ValueError(f"the warm-up of {self.traffic.warmup:g} s leaves nothing of {seconds:g} s to measure")
         choose_targets(records, self.weights, stream(seed, "targets"))
         if request.sizes and law is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -50,7 +51,7 @@ class AttackScreen:
     """A run as it goes, redrawn as it does; a line now and then where there is no terminal."""
 
     def __init__(self, console: Console, watch: Watch, seconds: float) -> None:
-        self._watch, self._seconds, self._console = watch, seconds, console
+        self._watch, self._seconds = watch, seconds
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
         self._next, self._before = PLAIN_EVERY, (0.0, 0)
         self._recent = (0.0, 0.0, 0.0)
@@ -64,6 +65,11 @@ class AttackScreen:
         if self._live:
             self._live.__exit__(None, None, None)
 
+    def stopped(self) -> None:
+        """The sending was ended; answers are still awaited."""
+        said = "waiting for what is open; Ctrl-C again breaks off, without a result"
+        print(said, file=sys.stderr, flush=True)  # noqa: T201
+
     def looked(self, at: float) -> None:
         watch, (then, sent) = self._watch, self._before
         rate = (watch.sent - sent) / max(at - then, 1e-9) if at > 0 else 0.0
@@ -75,9 +81,8 @@ class AttackScreen:
             self._live.update(self._table(at, rate))
         elif at >= self._next:
             self._next += PLAIN_EVERY
-            self._console.print(
-                f"{at:4.0f} s: {watch.sent} sent, {watch.over} over, {watch.in_flight} open", highlight=False
-            )
+            said = f"{at:4.0f} s: {watch.sent} sent, {watch.over} over, {watch.in_flight} open"
+            print(said, file=sys.stderr, flush=True)  # noqa: T201 - rich ends a program whose pipe is broken
 
     def _table(self, at: float, rate: float) -> Group:
         watch, (_, p50, p99) = self._watch, self._recent

@@ -38,11 +38,19 @@ class Run:
         return measure(self.records, traffic.process(), self.seconds, traffic.warmup, self.cut, ended)
 
 
-async def attack(run: Run, folder: Path, watch: Watch, looked: Callable[[float], None], stop: asyncio.Event) -> None:
-    """Send the plan. looked: told the seconds since the start after each look of `watch`. stop: ends the sending early.
+async def attack(
+    run: Run,
+    folder: Path,
+    watch: Watch,
+    looked: Callable[[float], None],
+    stop: asyncio.Event,
+    stopped: Callable[[], None],
+) -> None:
+    """Send the plan. looked: told the seconds since the start after each look of `watch`. stop: ends the sending early,
+    which `stopped` is told.
     Raises SenderError."""
     loop = asyncio.get_running_loop()
-    write_job(folder, run.plan.request, run.plan.limits)
+    write_job(folder, run.plan.request, run.plan.limits, run.plan.processes)
     async with senders(folder, run.plan.processes) as running:
         start = await running.begin()
 
@@ -50,13 +58,16 @@ async def attack(run: Run, folder: Path, watch: Watch, looked: Callable[[float],
             while True:
                 at = loop.time() - start
                 watch.look(at)
-                looked(at)
+                with contextlib.suppress(OSError):  # whoever watched may have gone; the run goes on
+                    looked(at)
                 await asyncio.sleep(LOOK_EVERY)
 
         async def stopping() -> None:
             await stop.wait()
             run.cut = max(0.0, loop.time() - start)
             running.stop()
+            with contextlib.suppress(OSError):
+                stopped()
 
         jobs = [asyncio.create_task(looking()), asyncio.create_task(stopping())]
         try:

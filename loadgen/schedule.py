@@ -59,7 +59,7 @@ def trace(path: Path, duration: float = math.inf) -> Iterator[Block]:
     found: list[float] = []
     last = 0.0
     try:
-        with opener(path, "rt", encoding="ascii", errors="replace") as file:
+        with opener(path, "rt", encoding="utf-8-sig", errors="replace") as file:
             for number, line in enumerate(file, 1):
                 try:
                     at = float(line.partition(",")[0])

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import os
 import resource
 import signal
 import sys
@@ -35,20 +36,20 @@ class SenderError(DispatcherError):
     """A sending process did not start, or ended too soon."""
 
 
-def write_job(folder: Path, request: Request, limits: Limits) -> None:
+def write_job(folder: Path, request: Request, limits: Limits, processes: int = 1) -> None:
     """What the processes are to do, beside the rows; for this user's eyes only, for headers may hold secrets."""
     given = {key: value for key, value in vars(request).items() if key not in ("targets", "body")}
     (folder / "body.bin").write_bytes(request.body)
     path = folder / "job.json"
     path.touch(mode=0o600)
-    path.write_text(json.dumps({"request": given, "limits": asdict(limits)}))
+    path.write_text(json.dumps({"request": given, "limits": asdict(limits), "processes": processes}))
 
 
-def _read_job(folder: Path) -> tuple[Request, Limits]:
+def _read_job(folder: Path) -> tuple[Request, Limits, int]:
     job = json.loads((folder / "job.json").read_text())
     given = job["request"]
     given["urls"], given["headers"] = tuple(given["urls"]), tuple(tuple(pair) for pair in given["headers"])
-    return Request(**given, body=(folder / "body.bin").read_bytes()), Limits(**job["limits"])
+    return Request(**given, body=(folder / "body.bin").read_bytes()), Limits(**job["limits"]), job["processes"]
 
 
 class Senders:
@@ -72,9 +73,14 @@ class Senders:
 
     async def ended(self, records: Records) -> list[Effort]:
         """What each did; the pools' names go into the records. Raises SenderError."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                lines = [group.create_task(self._line(k, None)) for k in range(len(self._processes))]
+        except* SenderError as failed:
+            raise failed.exceptions[0] from None
         efforts = []
-        for k in range(len(self._processes)):
-            said = json.loads(await self._line(k, None))
+        for k, line in enumerate(lines):
+            said = json.loads(line.result())
             efforts.append(Effort(**said["effort"]))
             self._rename(records, k, said["names"])
         return efforts
@@ -104,11 +110,15 @@ class Senders:
         try:
             async with asyncio.timeout(wait):
                 line = await process.stdout.readline()
+        except ValueError:
+            raise SenderError(f"sending process {k} said too much in a line") from None
         except TimeoutError:
             raise SenderError(f"sending process {k} was not ready in {READY_SECONDS:g} s") from None
         if line.startswith(b"error: "):
             raise SenderError(line.decode().removeprefix("error: ").strip())
         if not line:
+            if (code := await process.wait()) < 0:
+                raise SenderError(f"sending process {k} was killed by signal {-code}")
             said = (self._folder / f"sender-{k}.log").read_text(errors="replace").strip().splitlines()
             raise SenderError(f"sending process {k} ended: {said[-1] if said else 'it said nothing'}")
         return line.decode()
@@ -123,7 +133,7 @@ async def senders(folder: Path, processes: int) -> AsyncIterator[Senders]:
             with (folder / f"sender-{k}.log").open("wb") as log:
                 running.append(
                     await asyncio.create_subprocess_exec(
-                        sys.executable, "-m", "loadgen.sender", str(folder), str(k),
+                        sys.executable, "-P", "-m", "loadgen.sender", str(folder), str(k), env=_environment(),
                         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log,
                         start_new_session=True, limit=LINE,
                     )
@@ -137,10 +147,16 @@ async def senders(folder: Path, processes: int) -> AsyncIterator[Senders]:
             await process.wait()
 
 
+def _environment() -> dict[str, str]:
+    """With this very package to be found, and nothing of the folder that the command runs in (-P)."""
+    paths = [str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
 async def _main(folder: Path, owner: int) -> dict[str, Any]:
-    request, limits = _read_job(folder)
+    request, limits, processes = _read_job(folder)
     records = Records.open(folder)
-    attack = Attack(request, records, limits, owner)
+    attack = Attack(request, records, limits.shared(owner, processes), owner)
     await attack.prepare()
     print("ready", flush=True)  # noqa: T201
     loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
@@ -157,8 +173,7 @@ async def _main(folder: Path, owner: int) -> dict[str, Any]:
 
 
 async def _stop_when_told(reader: asyncio.StreamReader, attack: Attack) -> None:
-    await reader.readline()
-    attack.stop()
+    attack.stop(wait=bool(await reader.readline()))  # nothing: who started us is gone
 
 
 async def _forget(records: Records, attack: Attack) -> None:

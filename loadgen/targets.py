@@ -40,6 +40,13 @@ class Target:
     head: bytes
 
 
+def _is_host(name: str) -> bool:
+    try:
+        return name.isascii() and bool(name.encode("idna")) and not set(name) & set(' "<>\\^`{|}')
+    except UnicodeError:
+        return False
+
+
 @dataclass(frozen=True)
 class Request:
     """What all requests of a run have in common, as the command line gives it. Raises ValueError.
@@ -67,6 +74,10 @@ class Request:
         for name, value in self.headers:
             if not _TOKEN.fullmatch(name) or any((ord(c) < 32 and c != "\t") or ord(c) == 127 for c in value):
                 raise ValueError(f"a header must be NAME: VALUE in one line, not {f'{name}: {value}'!r}")
+            try:
+                value.encode("latin-1")
+            except UnicodeEncodeError:
+                raise ValueError(f"the header {name} holds what cannot be sent: {value!r}") from None
             if name.lower() in OURS:
                 raise ValueError(f"the header {name} follows from what is sent and cannot be given")
         object.__setattr__(self, "targets", tuple(self._target(url) for url in self.urls))
@@ -77,8 +88,14 @@ class Request:
             port = parts.port
         except ValueError:
             port = 0
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or "@" in parts.netloc:
+        if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"the URL must begin with http:// or https:// and name a host, not {url!r}")
+        if port == 0:
+            raise ValueError(f"the port of a URL must be from 1 to 65535: {url!r}")
+        if "@" in parts.netloc:
+            raise ValueError("a URL with a user or a password is not taken: give --header 'Authorization: ...'")
+        if not _is_host(parts.hostname):
+            raise ValueError(f"{parts.hostname!r} is no name of a host; one that is not ASCII is written as xn--...")
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         if not (path.isascii() and path.isprintable()) or " " in path:
             raise ValueError(f"the URL holds what must be percent-encoded: {url!r}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ssl
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +17,9 @@ from dispatcher.errors import ConfigError
 from loadgen import report, thresholds
 from loadgen.attack import Limits
 from loadgen.command import Json, Seed, app, console, output, prepare, until_signal
+from loadgen.experiments.backends import BackendError
 from loadgen.exposition import Exposition
+from loadgen.metrics import Measures
 from loadgen.plan import Plan, Traffic
 from loadgen.plot import PlotError
 from loadgen.records import Records
@@ -87,7 +91,10 @@ def attack(
         typer.Option(min=0, max=86_400, help="Seconds to wait for answers in the end; default as long as --timeout."),
     ] = None,
     max_in_flight: Annotated[
-        int, typer.Option(min=0, help="Drop, and count, what is due while so many are open; 0: never.")
+        int,
+        typer.Option(
+            min=0, help="Drop, and count, what is due while so many are open (shared among processes); 0: never."
+        ),
     ] = 0,
     processes: Annotated[int, typer.Option(min=1, max=64, help="Sending processes that share the plan.")] = 1,
     spin: Annotated[
@@ -119,26 +126,32 @@ def attack(
             Limits(timeout, drain, max_in_flight, spin / 1e3),
             weights_of(weights, urls), body_law, body_bytes, processes,
         )  # fmt: skip
+        plan.request.tls()
         if body_bytes and (body is not None or body_file is not None):
             raise ValueError("--body-bytes takes the place of a body that is given")
+    except ssl.SSLError as error:
+        raise ConfigError(f"--cacert {authority}: no certificates in PEM form: {error.reason}") from None
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if out is not None:
         prepare(out)
+        if rows is Form.PARQUET and find_spec("pyarrow") is None:
+            raise ConfigError("--rows parquet needs pyarrow: pip install 'lased-dispatcher[parquet]'")
     address = _address(metrics) if metrics else None
-    with tempfile.TemporaryDirectory(prefix="lased-attack-", dir=out) as name:
+    with tempfile.TemporaryDirectory(prefix="lased-attack-", dir=out, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         with console.status("drawing the schedule") if console.is_terminal else nullcontext():
             run = Run(plan, _drawn(plan, folder))
-        summary = _carried_out(run, folder, address, rules, out, rows)
-    if as_json:
-        print(summary.model_dump_json())  # noqa: T201
-    else:
-        output().print(report.summary_table(summary))
-        for line in report.summary_lines(summary):
-            print(line)  # noqa: T201
+        found, summary = _carried_out(run, folder, address, rules)
+        if as_json:
+            print(summary.model_dump_json(), flush=True)  # noqa: T201
+        else:
+            output().print(report.summary_table(summary))
+            print("\n".join(report.summary_lines(summary)), flush=True)  # noqa: T201
         if out is not None:
-            print(f"rows, histograms, summary and report.html in {out}")  # noqa: T201
+            _kept(run, found, summary, out, rows)
+            if not as_json:
+                print(f"summary, rows, histograms and report.html in {out}")  # noqa: T201
     raise typer.Exit(exit_code(summary))
 
 
@@ -151,32 +164,30 @@ def _drawn(plan: Plan, folder: Path) -> Records:
 
 
 def _carried_out(
-    run: Run, folder: Path, address: tuple[str, int] | None, rules: Sequence[thresholds.Threshold],
-    out: Path | None, rows: Form,
-) -> Summary:  # fmt: skip
+    run: Run, folder: Path, address: tuple[str, int] | None, rules: Sequence[thresholds.Threshold]
+) -> tuple[Measures, Summary]:
     watch = Watch(run.records)
     exposition = Exposition(watch, len(run.records) / run.seconds)
     screen = report.AttackScreen(console, watch, run.seconds)
     with exposition.served(*address) if address else nullcontext(), screen:
-        until_signal(lambda stop: send(run, folder, watch, screen.looked, stop))
+        until_signal(lambda stop: send(run, folder, watch, screen.looked, stop, screen.stopped))
     with console.status("counting") if console.is_terminal else nullcontext():
         found = run.measures()
-        summary = summarize(run.plan, run.records, found, run.efforts, rules)
-        if out is not None:
-            write_run(run, found, summary, out, rows)
-            _page(run, found, summary, out)
-    return summary
+        return found, summarize(run.plan, run.records, found, run.efforts, rules)
 
 
-def _page(run: Run, found: object, summary: Summary, out: Path) -> None:
+def _kept(run: Run, found: Measures, summary: Summary, out: Path, rows: Form) -> None:
+    """Write the run's folder. What was found has been told already, so an error costs no result. Raises
+    BackendError."""
     from loadgen import html
-    from loadgen.metrics import Measures
 
-    assert isinstance(found, Measures)
     try:
+        write_run(run, found, summary, out, rows)
         html.write(summary, found, f"lased-loadgen attack {' '.join(run.plan.request.urls)}", out / "report.html")
     except PlotError as error:
         console.print(f"no report.html: {error}")
+    except OSError as error:
+        raise BackendError(f"cannot write into {out}: {error.strerror}") from error
 
 
 def _address(text: str) -> tuple[str, int]:

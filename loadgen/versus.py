@@ -97,7 +97,7 @@ def compare(
             LivePoolSpec(str(i + 1), r * scale, b * scale, c)
             for i, (r, b, c) in enumerate(zip(rates, beliefs, count, strict=True))
         )
-        systems = (*contest.policies(policies, 1 if against else 2), *_balancers(against or ""))
+        systems = (*contest.policies(policies, 1 if against else 2), *installed(against or ""))
         lams = tuple(rate * scale for rate in lams)
         _live(contest.Contest(systems, pools, lams, arrivals, warmup, reps, seed, service, process), out, as_json)
         return
@@ -128,7 +128,8 @@ def _lams(lam: float | None, load: str | None, capacity: float) -> tuple[float, 
     return (lam,)
 
 
-def _balancers(text: str) -> Sequence[contest.System]:
+def installed(text: str) -> Sequence[contest.System]:
+    """The balancers of --against that can be run here; of the others it is said. Raises ConfigError."""
     systems = []
     for label in filter(None, (part.strip() for part in text.split(","))):
         balancer, _ = balancers.parse(label)

@@ -162,7 +162,8 @@ async def _turn(contest: Contest, j: int, lam: float, system: System) -> dict[st
         records = await _sent(url, contest.offsets(lam, seed), folder)
         if rows is not None:
             await live.dispatcher.stop()  # so that it writes its last rows
-        wrong = None if rows is None else sum(json.loads(line)["cause"] is not None for line in rows.open())
+        lines = rows.read_text(encoding="utf-8").splitlines() if rows else None
+        wrong = None if lines is None else sum(json.loads(line)["cause"] is not None for line in lines)
     if not records.completed.all():
         bad = int((~records.completed).sum())
         raise BackendError(f"{system.label}: {bad} of {len(records)} requests failed; the turn does not count")

@@ -106,6 +106,8 @@ def draw(contest: Contest, standings: Sequence[Standing], path: Path) -> None:
     except ImportError as error:
         raise PlotError("pictures need matplotlib: pip install 'lased-dispatcher[plot]'") from error
     n, first = len(contest.systems) - 1, contest.systems[0].label
+    if not n:
+        raise PlotError("there is only one system")
     figure = Figure(figsize=(11, len(contest.lams) * (0.9 + 0.34 * n) + 0.6), layout="constrained")
     grid = figure.subplots(len(contest.lams), len(SHOWN), squeeze=False, sharey="row")
     for row, lam in zip(grid, contest.lams, strict=True):

@@ -120,7 +120,7 @@ def test_a_run_by_three_processes_leaves_everything_and_its_plan_can_be_sent_aga
     ],
 )
 def test_exit_codes_and_words(server, path, more, code, says):
-    done = attack(server + path, "--rate", "60", "--duration", "1", *more)
+    done = attack(server + path, "--rate", "150", "--duration", "0.4", *more)
     assert says in done.stdout, done.stdout
     if code in (0, 3) and done.returncode == 4:
         pytest.skip("this machine had no time to send")
@@ -160,15 +160,41 @@ def test_a_second_signal_breaks_off(server):
     assert not any(sender.is_running() for sender in senders)
 
 
-def test_a_sending_process_that_dies_is_told(server):
-    with subprocess.Popen(command(server + "/ok", "--rate", "40", "--duration", "60"), text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
-        (sender,) = children(process)
-        sender.kill()
+def test_any_sending_process_that_dies_is_told_at_once(server):
+    words = command(server + "/ok", "--rate", "40", "--duration", "60", "--processes", "3")
+    with subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        senders = children(process)
+        next(sender for sender in senders if sender.cmdline()[-1] == "2").kill()
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 1
-    assert "sending process 0 ended" in errors
-    assert "Traceback" not in errors
+    assert errors == "error: sending process 2 was killed by signal 9\n"
+    assert not any(sender.is_running() for sender in senders)
+
+
+@pytest.mark.slow
+def test_a_cap_and_a_drain_are_those_of_the_run_however_many_send(server):
+    words = ["--rate", "40", "--duration", "1", "--processes", "3", "--json"]
+    capped = json.loads(attack(server + "/never", *words, "--max-in-flight", "5", "--drain", "0.1").stdout)
+    assert (capped["sent"], capped["unfinished"]) == (5, 5)
+    open_at_the_end = json.loads(attack(server + "/slow", *words[2:], "--rate", "4", "--drain", "0.6").stdout)
+    assert open_at_the_end["unfinished"] == 0
+    assert not any("Little" in text for text in open_at_the_end["warnings"])
+
+
+@pytest.mark.slow
+def test_a_result_is_told_whatever_happens_to_its_folder_or_its_watcher(server, tmp_path):
+    words = command(server + "/ok", "--rate", "50", "--duration", "1.5", "--json", "--out", tmp_path / "run")
+    with subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        children(process)
+        (tmp_path / "run").rename(tmp_path / "gone")
+        out, errors = process.communicate(timeout=20)
+    assert json.loads(out)["sent"] > 50
+    assert process.returncode == 1
+    assert errors.startswith("error: cannot write into ")
+    with subprocess.Popen(command(server + "/ok", "--rate", "50", "--duration", "6", "--json"), text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
+        process.stderr.close()
+        assert json.loads(process.stdout.read())["sent"] > 200
 
 
 def test_sending_processes_do_not_outlive_the_one_that_started_them(server):
@@ -185,7 +211,8 @@ def children(process):
     """The sending processes, once they run."""
     for _ in range(200):
         found = [child for child in psutil.Process(process.pid).children() if "loadgen.sender" in child.cmdline()]
-        if found and all(len(child.net_connections()) > 0 for child in found):
+        wanted = int(process.args[process.args.index("--processes") + 1]) if "--processes" in process.args else 1
+        if len(found) == wanted and all(len(child.net_connections()) > 0 for child in found):
             return found
         time.sleep(0.05)
     raise AssertionError("no sending process is connected")

@@ -93,8 +93,11 @@ async def test_an_answer(name):
 
 
 @pytest.mark.parametrize("answer", [
-    b"HTTP/1.1 200 OK\r\n\r\nuntil the end", b"HTTP/1.0 200 OK\r\nX-Pool: old\r\n\r\nold",
-    OK.replace(b"\r\nX", b"\r\nConnection: close\r\nX"), b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    b"HTTP/1.1 200 OK\r\n\r\nuntil the end",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nuntil the end",
+    b"HTTP/1.0 200 OK\r\nX-Pool: old\r\n\r\nold",
+    b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    OK.replace(b"\r\nX", b"\r\nConnection: close\r\nX"),
 ])  # fmt: skip
 async def test_an_answer_that_ends_the_connection(answer):
     async with Server(answer, close=True) as server:
@@ -112,6 +115,7 @@ async def test_head_has_no_body_and_keeps_its_connection():
 
 
 BAD = {
+    "a status that is none": (b"HTTP/1.1 000 Odd\r\nContent-Length: 0\r\n\r\n", False, "bad answer"),
     "garbage": (b"hello\r\n\r\n", False, "bad answer"),
     "half a head": (b"HTTP/1.1 200 OK\r\nContent-", True, "closed"),
     "half a body": (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", True, "closed"),
@@ -162,6 +166,44 @@ async def test_more_than_was_asked_for_ends_the_connection_and_confuses_nobody()
         records, effort = await sent(server.url)
     assert records.status.tolist() == [200] * 3
     assert effort.opened == 2
+
+
+@pytest.mark.parametrize("stray", [b"HTTP/1.1 500 No\r\nContent-Length: 3\r\n", b"HTTP/1.1 200 OK\r\nContent-", b"x"])
+async def test_part_of_an_answer_too_many_is_nobodys(stray):
+    async with Server(lambda n, _: OK + stray if n % 2 else OK) as server:
+        records, _ = await sent(server.url, n=6)
+    assert records.status.tolist() == [200] * 6
+
+
+@pytest.mark.parametrize("keepalive", [True, False])
+async def test_an_answer_before_the_body_was_read_is_an_answer_and_frees_its_connection(keepalive):
+    ended, writers = asyncio.Event(), []
+
+    async def early(reader, writer):
+        writers.append(writer)
+        await reader.readexactly(100)
+        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
+        await ended.wait()
+
+    server = await asyncio.start_server(early, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    request = Request((url,), "POST", body=bytes(20_000_000), keepalive=keepalive)
+    records, effort = await sent(request, n=4, timeout=1.0)
+    ended.set()
+    for writer in writers:
+        writer.transport.abort()
+    server.close()
+    await asyncio.sleep(0)
+    assert records.status.tolist() == [413] * 4
+    assert effort.opened == 4
+
+
+async def test_what_closes_is_not_taken_again():
+    """The answer and the end of the connection come together, and the next request is due in the same breath."""
+    async with Server(OK, close=True) as server:
+        records, effort = await sent(Request((server.url,), "POST", body=b"x"), n=20)
+        assert records.completed.all()
+    assert effort.opened == 20
 
 
 async def test_bodies_weights_and_headers_arrive():

@@ -189,8 +189,11 @@ def test_a_warm_up_must_leave_something(tmp_path):
     [
         ({"urls": ("ftp://a/",)}, "must begin with http"),
         ({"urls": ("http:///x",)}, "name a host"),
-        ({"urls": ("http://a:99999/",)}, "name a host"),
-        ({"urls": ("http://user:secret@a/",)}, "name a host"),
+        ({"urls": ("http://a:99999/",)}, "from 1 to 65535"),
+        ({"urls": ("http://user:secret@a/",)}, "a user or a password is not taken"),
+        ({"urls": ("http://ä.test/",)}, "no name of a host"),
+        ({"urls": ("http://a..b/",)}, "no name of a host"),
+        ({"headers": (("a", "€"),)}, "the header a holds what cannot be sent"),
         ({"urls": ("http://a/b c",)}, "percent-encoded"),
         ({"urls": ("http://a/ü",)}, "percent-encoded"),
         ({"urls": ()}, "from 1 to 255"),
