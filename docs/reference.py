@@ -1,9 +1,10 @@
-"""Writes docs/reference.md: configuration, metrics and commands, as the code tells them. A test holds them in step.
+"""Writes docs/reference.md and docs/attack.schema.json: configuration, metrics, commands, the schema of a summary. A test holds them in step.
 
 python docs/reference.py
 """
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from dispatcher.config import Config, PoolConfig
 from dispatcher.core.types import Job, Outcome
 from dispatcher.net import settings
 from dispatcher.service import Service
+from loadgen.summary import Summary
 
 HERE = Path(__file__).parent
 COMMANDS = (
@@ -124,5 +126,11 @@ def reference():
     return "\n".join([*head, *configuration(), *metrics(), *commands()]).rstrip() + "\n"
 
 
+def schema():
+    """Of what `lased-loadgen attack --json` prints."""
+    return json.dumps(Summary.model_json_schema(mode="serialization"), indent=1) + "\n"
+
+
 if __name__ == "__main__":
     (HERE / "reference.md").write_text(reference(), encoding="utf-8")
+    (HERE / "attack.schema.json").write_text(schema(), encoding="utf-8")

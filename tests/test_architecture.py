@@ -48,6 +48,10 @@ PURE = (
     "workers.station",
     "workers.profiles",
     "loadgen.arrivals",
+    "loadgen.gaps",
+    "loadgen.metrics",
+    "loadgen.thresholds",
+    "loadgen.verdict",
     "loadgen.sim.model",
 )
 IMPURE_MODULES = {"asyncio", "time", "socket", "logging", "datetime", "threading", "structlog"}

@@ -1,4 +1,4 @@
-"""docs/reference.md is what the code says."""
+"""docs/reference.md and the schema are what the code says."""
 
 import importlib.util
 from pathlib import Path
@@ -11,3 +11,4 @@ def test_the_reference_is_in_step_with_the_code():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert (DOCS / "reference.md").read_text() == module.reference(), "run: python docs/reference.py"
+    assert (DOCS / "attack.schema.json").read_text() == module.schema(), "run: python docs/reference.py"
