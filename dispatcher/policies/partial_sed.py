@@ -1,0 +1,135 @@
+"""partial_sed: shortest expected delay where others send to the same pools, on what the pools last said of their backlogs.
+
+Each of several dispatchers sees its own requests, and a pool's backlog only when one of its answers comes back. Rule:
+join argmin_i (E_i + 1)/(μ_i − λ*_i), where E_i is what is believed to be there now and λ* the static split of the whole load
+that has the least delay: own delay plus what the request costs those that come after it (one step of policy improvement).
+
+`rule` is BELIEF or BELIEF+FLAGS. Beliefs: relax, the last sight faded into what is usual at that pool (default); reflect, with
+arrivals of others at a constant rate; psi, by the chance of finding it busy, in ψ/μ; stale, the last sight and own
+requests since; poisson, departures only. Flags: f, no less than the own requests that are open there; k, μ − λ* instead of μ.
+`relax+fk` is best or near it in all that was tried; `relax+f` where the 99th percentile matters most. Do not use
+`poisson` with several dispatchers: each believes what it does not visit to be empty, and all pile on.
+
+Symbols: E -> `Sight.ours_left`, μ -> `capacity`, λ* -> `core.backlog.static_split`, b -> `in_flight`.
+Rates: completions per busy second where pools count them; else service times, as other learners.
+Source: derived after Chadaga and Modiano, *Load Balancing with Partial Queue Information*; `docs/many-dispatchers.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from dispatcher.core.backlog import psi, static_split
+from dispatcher.core.interfaces import FleetView, PoolView
+from dispatcher.core.sight import Sight
+from dispatcher.core.types import Added, Change, Completion, Decision, Job
+from dispatcher.errors import ConfigError
+from dispatcher.policies.base import LearningPolicy
+
+BELIEFS = ("relax", "reflect", "psi", "stale", "poisson")
+FULLEST = 0.95  # of its capacity that others can keep sending to a pool: they look where they send, too
+OCCUPIED = 1e9  # added to the score of a pool with own requests, where some pool has none
+MOST_AT_ONCE = 1000  # services of one report that are learned one by one
+
+
+class PartialSed(LearningPolicy):
+    """Shortest expected delay on reported backlogs, for several dispatchers that share their pools.
+
+    rule: as above. replicas: how many dispatchers there are, for the load of the others where pools do not count it.
+    """
+
+    def __init__(
+        self,
+        *,
+        rng: Random,
+        ties: str = "first",
+        prior_weight: float = 0.0,
+        estimator: str = "mean",
+        rule: str = "relax+fk",
+        replicas: int = 1,
+    ) -> None:
+        super().__init__(rng=rng, ties=ties, prior_weight=prior_weight, estimator=estimator)
+        self.belief, _, flags = rule.partition("+")
+        if self.belief not in BELIEFS or not set(flags) <= {"f", "k"}:
+            raise ConfigError(f"rule must be one of {', '.join(BELIEFS)}, with +f, +k or +fk, not {rule!r}")
+        if not 1 <= replicas <= 1000:
+            raise ConfigError(f"replicas must be from 1 to 1000, not {replicas}")
+        self.floor, self.improved = "f" in flags, "k" in flags
+        self.rule, self.replicas = rule, replicas
+        self.sights: dict[str, Sight] = {}
+
+    def adapt(self, change: Change, fleet: FleetView) -> None:
+        super().adapt(change, fleet)
+        if isinstance(change, Added):
+            self.sights[change.spec.id] = Sight()
+        else:
+            del self.sights[change.pool]
+
+    def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
+        decision = super().choose(job, fleet, now)
+        pool = fleet[decision.pool]
+        self.sights[pool.id].chosen(self._believed(pool, now)[0], now)
+        return decision
+
+    def learn(self, done: Completion, fleet: FleetView) -> None:
+        pool, report = done.ticket.decision.pool, done.report
+        sight = self.sights.get(pool)
+        if report is None or sight is None:
+            super().learn(done, fleet)
+            return
+        served = sight.reported(report)
+        if report.busy is None:
+            super().learn(done, fleet)
+            return
+        if served is not None and (mean := self.means.get(pool)):
+            services, seconds = served
+            for _ in range(min(MOST_AT_ONCE, round(services))):
+                mean.learn_one(seconds / services, done.finished_at)
+            self.rate_changed(pool)
+        if fleet.in_flight == 0:
+            self.emptied()
+
+    def capacity(self, pool: PoolView) -> float:
+        return self.rate(pool.id) * pool.servers
+
+    def score_all(self, pools: Sequence[PoolView], now: float) -> Sequence[float]:
+        rates = [self.capacity(pool) for pool in pools]
+        shares = static_split(rates, sum(map(self._load, pools))) if self.improved else [0.0] * len(rates)
+        spare = [rate - share for rate, share in zip(rates, shares, strict=True)]
+        if self.belief != "psi":
+            return [_delay(pool, self._believed(pool, now)[0], left) for pool, left in zip(pools, spare, strict=True)]
+        return self._psi(pools, rates, now)
+
+    def _psi(self, pools: Sequence[PoolView], rates: Sequence[float], now: float) -> list[float]:
+        spare = rates
+        if self.floor:
+            shares = static_split(rates, sum(map(self._load, pools)))
+            spare = [rate - share for rate, share in zip(rates, shares, strict=True)]
+        scores = []
+        for pool, rate, left in zip(pools, rates, spare, strict=True):
+            backlog, busy = self._believed(pool, now)
+            if self.floor and pool.in_flight:
+                scores.append(OCCUPIED + _delay(pool, max(backlog, pool.in_flight), left))
+            else:
+                scores.append(psi(busy, 1 - busy) / rate)
+        return scores
+
+    def _believed(self, pool: PoolView, now: float) -> tuple[float, float]:
+        """(backlog, chance of busy)."""
+        sight, mu = self.sights[pool.id], self.capacity(pool)
+        usual = sight.usual if sight.usual is not None else float(pool.in_flight)
+        others = min(max(0.0, self._load(pool) - (sight.own.value or 0.0)), FULLEST * mu)
+        backlog, busy = sight.ours_left(now, mu, usual, self.belief, others)
+        return (max(backlog, pool.in_flight), busy) if self.floor and self.belief != "psi" else (backlog, busy)
+
+    def _load(self, pool: PoolView) -> float:
+        """Requests a second that it gets from everybody."""
+        sight = self.sights[pool.id]
+        return sight.total.value if sight.total.value is not None else (sight.own.value or 0.0) * self.replicas
+
+
+def _delay(pool: PoolView, backlog: float, spare: float) -> float:
+    """(E + 1)/spare, and for c servers (max(0, E + 1 − c) + c)/spare: the wait and the service of `core.delay`."""
+    c = pool.servers
+    return (max(0.0, backlog + 1 - c) + c) / spare
