@@ -29,7 +29,7 @@ from pydantic import (
 from dispatcher.core.types import PoolSpec
 from dispatcher.errors import ConfigError
 from dispatcher.net.addresses import UNIX, Address, parse_address
-from dispatcher.net.settings import Cause, Health, Limits, Retry, Settings, Timeouts, Waiting
+from dispatcher.net.settings import Cause, Health, Limits, Reports, Retry, Settings, Timeouts, Waiting
 from dispatcher.registry import nearest
 
 STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -167,6 +167,7 @@ class Config(BaseModel):
     health: _section(Health) = Field(default_factory=_section(Health))  # type: ignore[valid-type]
     queue: _section(Waiting) = Field(default_factory=_section(Waiting))  # type: ignore[valid-type]
     retry: _section(Retry) = Field(default_factory=_section(Retry))  # type: ignore[valid-type]
+    reports: _section(Reports) = Field(default_factory=_section(Reports))  # type: ignore[valid-type]
     tls: TlsConfig = Field(default_factory=TlsConfig)
     access_log: AccessLogConfig = Field(default_factory=AccessLogConfig)
     tracing: TracingConfig = Field(default_factory=TracingConfig)
@@ -228,6 +229,7 @@ class Config(BaseModel):
             health=Health(**self.health.model_dump()),
             queue=Waiting(**self.queue.model_dump()),
             retry=Retry(**self.retry.model_dump() | {"on": tuple(self.retry.on)}),
+            reports=Reports(**self.reports.model_dump()),
             trusted=tuple(ip_network(text) for text in self.trusted_proxies),
         )
 

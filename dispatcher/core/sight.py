@@ -53,7 +53,8 @@ class Sight:
         self._served = self._busy = math.nan
 
     def reported(self, report: Report) -> tuple[float, float] | None:
-        """Take a report in, unless a newer one was. Returns (services, busy seconds) since the one before, if it told them."""
+        """Take a report in, unless a newer one was. Returns (services, busy seconds) since the one before, if it told
+        them."""
         if report.at < self._reported_at:
             return None
         self._reported_at = report.at
@@ -84,7 +85,8 @@ class Sight:
         self.own.seen(self.sent, now)
 
     def ours_left(self, now: float, mu: float, usual: float, belief: str, others: float) -> tuple[float, float]:
-        """(expected backlog, chance that the pool is busy) by the named belief. others: requests a second that they send."""
+        """(expected backlog, chance that the pool is busy) by the named belief. others: requests a second that they
+        send."""
         age = max(0.0, now - self.at) if self.at > -math.inf else math.inf
         if belief == "stale":
             return self.backlog, float(self.backlog > 0)

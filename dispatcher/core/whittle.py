@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.backlog import expected_left, lower_gamma
 
-Floats = NDArray[np.float64]
+Floats = NDArray[Any]  # of floats
 
 
 def reward(tau: float, k: float, mu: float) -> float:
@@ -26,7 +27,8 @@ def reward(tau: float, k: float, mu: float) -> float:
 
 
 def finite(tau: float, k: float, mu: float, beta: float = 1.0) -> float:
-    """W(τ) of Model 1 in closed form: [(1 − β^{τ+1}) R(τ) − β (1 − β^τ) R(τ+1)]/(1 − β); (τ+1) R(τ) − τ R(τ+1) for β = 1.
+    """W(τ) of Model 1 in closed form: [(1 − β^{τ+1}) R(τ) − β (1 − β^τ) R(τ+1)]/(1 − β); (τ+1) R(τ) − τ R(τ+1) for β =
+    1.
 
     >>> round(finite(3, 5, 1.0, 0.9), 9), round(finite(5, 10, 2.0), 9)
     (1.098771837, 5.311339034)
@@ -54,14 +56,16 @@ def value(gamma: float, k: float, mu: float, beta: float) -> float:
 
 
 def continuous(t: float, k: float, mu: float) -> float:
-    """The average-reward index where picks cost no time: K times the chance that the pool has wasted a service already."""
+    """The average-reward index where picks cost no time: K times the chance that the pool has wasted a service
+    already."""
     return k * lower_gamma(k + 1, mu * t)
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """W(q, τ) of Model 2; shape (K, ages), row q − 1, column τ − 1. breakpoints: the subsidies at which the optimal policy
-    changes, in the order of the sweep. If they do not fall and every marginal work is positive, the pool is indexable."""
+    """W(q, τ) of Model 2; shape (K, ages), row q − 1, column τ − 1. breakpoints: the subsidies at which the optimal
+    policy changes, in the order of the sweep. If they do not fall and every marginal work is positive, the pool is
+    indexable."""
 
     indices: Floats
     breakpoints: Floats
@@ -108,7 +112,8 @@ def blocking(k: int, mu: float, beta: float = 1.0, ages: int | None = None) -> T
 
 
 class _Kernel:
-    """empty[q − 1, τ − 1] = F(q, τ), the chance of an empty queue; moves[q − 1, τ − 1] the law of the backlog after a pick."""
+    """empty[q − 1, τ − 1] = F(q, τ), the chance of an empty queue; moves[q − 1, τ − 1] the law of the backlog after a
+    pick."""
 
     def __init__(self, k: int, mu: float, ages: int) -> None:
         self.empty, self.moves = np.zeros((k, ages)), np.zeros((k, ages, k))

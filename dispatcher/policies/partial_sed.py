@@ -1,14 +1,16 @@
-"""partial_sed: shortest expected delay where others send to the same pools, on what the pools last said of their backlogs.
+"""partial_sed: shortest expected delay where others send to the same pools, on what the pools last said of their
+backlogs.
 
 Each of several dispatchers sees its own requests, and a pool's backlog only when one of its answers comes back. Rule:
-join argmin_i (E_i + 1)/(μ_i − λ*_i), where E_i is what is believed to be there now and λ* the static split of the whole load
-that has the least delay: own delay plus what the request costs those that come after it (one step of policy improvement).
+join argmin_i (E_i + 1)/(μ_i − λ*_i), where E_i is what is believed to be there now and λ* the static split of the
+whole load that has the least delay: own delay plus what the request costs those that come after it (one step of policy
+improvement).
 
-`rule` is BELIEF or BELIEF+FLAGS. Beliefs: relax, the last sight faded into what is usual at that pool (default); reflect, with
-arrivals of others at a constant rate; psi, by the chance of finding it busy, in ψ/μ; stale, the last sight and own
-requests since; poisson, departures only. Flags: f, no less than the own requests that are open there; k, μ − λ* instead of μ.
-`relax+fk` is best or near it in all that was tried; `relax+f` where the 99th percentile matters most. Do not use
-`poisson` with several dispatchers: each believes what it does not visit to be empty, and all pile on.
+`rule` is BELIEF or BELIEF+FLAGS. Beliefs: relax, the last sight faded into what is usual at that pool (default);
+reflect, with arrivals of others at a constant rate; psi, by the chance of finding it busy, in ψ/μ; stale, the last
+sight and own requests since; poisson, departures only. Flags: f, no less than the own requests that are open there; k,
+μ − λ* instead of μ. `relax+fk` is best or near it in all that was tried; `relax+f` where the 99th percentile matters
+most. Do not use `poisson` with several dispatchers: each believes what it does not visit to be empty, and all pile on.
 
 Symbols: E -> `Sight.ours_left`, μ -> `capacity`, λ* -> `core.backlog.static_split`, b -> `in_flight`.
 Rates: completions per busy second where pools count them; else service times, as other learners.

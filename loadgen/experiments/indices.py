@@ -1,4 +1,5 @@
-"""The tables of `loadgen theory whittle_finite | whittle_blocking`: the index of a server by its age and last backlog."""
+"""The tables of `loadgen theory whittle_finite | whittle_blocking`: the index of a server by its age and last
+backlog."""
 
 from __future__ import annotations
 

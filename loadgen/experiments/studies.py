@@ -1,7 +1,8 @@
-"""Studies: experiments that are not grids of `sim.model` scenarios. Each gives pieces of work, and draws what they come to.
+"""Studies: experiments that are not grids of `sim.model` scenarios. Each gives pieces of work, and draws what they
+come to.
 
-A piece is a plain function of plain arguments, so that it runs on any core and its result is kept under a fingerprint; an
-interrupted study loses only the pieces that were being run.
+A piece is a plain function of plain arguments, so that it runs on any core and its result is kept under a fingerprint;
+an interrupted study loses only the pieces that were being run.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def find(name: str) -> Study | None:
 
 
 def run(study: Study, size: str, seed: int, folder: Path, jobs: int, told: Told) -> dict[str, Result]:
-    """Every piece that is not kept in the folder already, on so many cores (0: all). Raises KeyboardInterrupt as it comes."""
+    """Every piece that is not kept in the folder already, on so many cores (0: all). Raises KeyboardInterrupt as it
+    comes."""
     path = folder / "pieces.jsonl"
     pieces = study.pieces(size, seed)
     if len({piece.name for piece in pieces}) < len(pieces):

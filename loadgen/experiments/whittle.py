@@ -1,5 +1,5 @@
-"""whittle_finite and whittle_blocking: servers that are filled up and seen only then. Whittle's index against the myopic one,
-oracles that see the backlogs, and round robin; exact where it can be, simulated in slots where not.
+"""whittle_finite and whittle_blocking: servers that are filled up and seen only then. Whittle's index against the
+myopic one, oracles that see the backlogs, and round robin; exact where it can be, simulated in slots where not.
 
 Source: Chadaga and Modiano, *Load Balancing with Partial Queue Information: Threshold Optimality and Indexability*.
 """
@@ -86,7 +86,9 @@ class WhittleStudy:
         if not self.blocking:
             found += [Piece(f"{system} exact", exactly, {"system": system}) for system in SYSTEMS]
             given = {"instances": INSTANCES[size], "seed": seed}
-            found += [Piece(f"gains {'equal' * equal or 'unequal'}", gains, {"equal": equal} | given) for equal in (0, 1)]
+            found += [
+                Piece(f"gains {'equal' * equal or 'unequal'}", gains, {"equal": equal} | given) for equal in (0, 1)
+            ]
         return found
 
     def tables(self, results: Results) -> list[Table]:
@@ -133,7 +135,9 @@ class WhittleStudy:
             mean, error = spread([a - b for a, b in zip(*pair, strict=True)])
             holds = holds and mean > -2 * error
             said.append(f"{system} {mean:+.4f} ± {error:.4f}")
-        return verdict("with unequal servers Whittle's index earns at least what the myopic one does", holds, "; ".join(said))
+        return verdict(
+            "with unequal servers Whittle's index earns at least what the myopic one does", holds, "; ".join(said)
+        )
 
     def _near_jsq(self, results: Results) -> Verdict:
         gap = {}
@@ -150,7 +154,8 @@ class WhittleStudy:
         one = verdict(
             "in random systems of unequal capacities Whittle's index beats the myopic one nearly always",
             often >= 0.95 and unequal.mean() > 0.02,
-            f"{often:.1%} of {len(unequal)}, mean gain {unequal.mean():.1%}, from {unequal.min():.2%} to {unequal.max():.1%}",
+            f"{often:.1%} of {len(unequal)}, mean gain {unequal.mean():.1%}, from {unequal.min():.2%}"
+            f" to {unequal.max():.1%}",
         )
         often = float((equal > -1e-9).mean())
         other = verdict(
@@ -164,17 +169,21 @@ class WhittleStudy:
         says = "thresholds rise with the subsidy: every state is idled from some subsidy on (indexability)"
         if not self.blocking:
             steps = [whittle.finite(t + 1, 10, 2.03) - whittle.finite(t, 10, 2.03) for t in range(1, 60)]
-            return verdict(says, min(steps) >= -1e-12, f"least step of W along the ages {min(steps):.1e}, K = 10, μ = 2.03")
+            return verdict(
+                says, min(steps) >= -1e-12, f"least step of W along the ages {min(steps):.1e}, K = 10, μ = 2.03"
+            )
         tables = [whittle.blocking(k, mu) for k, mu in ((3, 0.8), (5, 1.0), (10, 2.03))]
         least = min(table.least_work for table in tables)
         holds = all(table.is_indexable for table in tables)
-        return verdict(says, holds, f"least marginal work {least:.3g} in {sum(len(t.breakpoints) for t in tables)} steps")
+        return verdict(
+            says, holds, f"least marginal work {least:.3g} in {sum(len(t.breakpoints) for t in tables)} steps"
+        )
 
     def draw(self, results: Results, path: Path) -> None:
         try:
             from matplotlib.figure import Figure
-        except ImportError as error:
-            raise PlotError("pictures need matplotlib: pip install 'lased-dispatcher[plot]'") from error
+        except ImportError as missing:
+            raise PlotError("pictures need matplotlib: pip install 'lased-dispatcher[plot]'") from missing
         figure = Figure(figsize=(12, 4.6), layout="constrained")
         bars, lines = figure.subplots(1, 2, width_ratios=(3, 2))
         shown = [policy for policy in POLICIES if policy not in ("whittle/0.95", "jsq-f")]

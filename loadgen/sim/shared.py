@@ -1,4 +1,5 @@
-"""Several dispatchers in front of the same pools, in virtual time: the live policies, each with its own router and sight.
+"""Several dispatchers in front of the same pools, in virtual time: the live policies, each with its own router and
+sight.
 
 Requests come as one Poisson stream and meet a dispatcher at random. A pool is one server, first come, first served; its
 answer reports the backlog that it leaves behind, the services done and the requests a second that it has served.
@@ -97,8 +98,8 @@ def _make(rule: str, scene: Scene, pools: Pools, rng: Random) -> Any:
 
 
 def simulate(rule: str, scene: Scene, seed: int) -> NDArray[np.float64]:
-    """Times in system of the requests after the warm-up, in the order of their ends. rule: of `partial_sed`, or `wrr`, `least2`,
-    `own sed`, and `jiq`, `sed` or `improved` with ` oracle`."""
+    """Times in system of the requests after the warm-up, in the order of their ends. rule: of `partial_sed`, or `wrr`,
+    `least2`, `own sed`, and `jiq`, `sed` or `improved` with ` oracle`."""
     n = len(scene.mu)
     pools = Pools([0] * n, [0.0] * n, [0] * n)
     believed = [rate * factor for rate, factor in zip(scene.mu, scene.misjudged or (1.0,) * n, strict=True)]

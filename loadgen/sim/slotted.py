@@ -1,14 +1,16 @@
 """Pools that are filled up in slots and seen only then: the two models of `core.whittle`, many replications at once.
 
 In each slot the dispatcher picks one server and fills or probes it; then departures, Poisson of mean μ, at most the
-backlog. Ages count slots since a server was picked, from 1. It starts with all servers filled just before slot 0. `finite`: a pick
-fills the queue to K and earns what that took. `blocking`: K jobs are taken by an empty queue only, and earn K.
+backlog. Ages count slots since a server was picked, from 1. It starts with all servers filled just before slot 0.
+`finite`: a pick fills the queue to K and earns what that took. `blocking`: K jobs are taken by an empty queue only,
+and earn K.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +19,7 @@ from dispatcher.core import whittle
 from dispatcher.core.backlog import lower_gamma
 
 Floats = NDArray[np.float64]
-Whole = NDArray[np.int64]
+Whole = NDArray[Any]  # of whole numbers
 ORACLES = ("jsq", "jsq-f", "jsq-r", "jsq-2", "jiq")  # they see the backlogs
 
 
@@ -123,7 +125,9 @@ def _oracle(kind: str, servers: Servers, rng: np.random.Generator) -> Picks:
         if kind == "jsq-f":
             return np.argmin(backlog - fast, axis=1)
         if kind == "jsq-r":
-            return np.argmax(gains(state) + 0.5 * dice - (0.25 * backlog / k.max() if servers.blocking else 0.0), axis=1)
+            return np.argmax(
+                gains(state) + 0.5 * dice - (0.25 * backlog / k.max() if servers.blocking else 0.0), axis=1
+            )
         if kind == "jiq":
             return np.argmin(np.where(backlog == 0, dice, 1 + dice), axis=1)
         two = np.argsort(dice, axis=1)[:, :2]
@@ -161,8 +165,8 @@ def simulate(servers: Servers, name: str, slots: int, warmup: int, replications:
 
 
 def exact(servers: Servers, tables: list[Floats]) -> tuple[float, int]:
-    """Model 1: the long-run mean reward of an index policy, and the length of the cycle that it runs into. No observation tells
-    it anything, so its schedule is a deterministic walk on ages."""
+    """Model 1: the long-run mean reward of an index policy, and the length of the cycle that it runs into. No
+    observation tells it anything, so its schedule is a deterministic walk on ages."""
     assert not servers.blocking, "what is seen matters there"
     ages, longest = [1] * servers.n, max(table.shape[1] for table in tables)
     seen: dict[tuple[int, ...], int] = {}
@@ -187,7 +191,9 @@ def exact_random(servers: Servers) -> float:
 
 def exact_round_robin(servers: Servers) -> float:
     """Model 1: every age is n."""
-    return sum(whittle.reward(servers.n, k, mu) for k, mu in zip(servers.capacity, servers.rate, strict=True)) / servers.n
+    return (
+        sum(whittle.reward(servers.n, k, mu) for k, mu in zip(servers.capacity, servers.rate, strict=True)) / servers.n
+    )
 
 
 def bound(servers: Servers) -> float:
