@@ -145,9 +145,10 @@ class TracingConfig(BaseModel):
 
 class Config(BaseModel):
     """The whole file. rows: a file for one JSON line a decision, empty for none. state_file: where what is learned
-    outlives the process, empty for nowhere. seed: of the policy's dice. shadow: policies on trial. trusted_proxies:
-    networks whose word on a request's origin is believed. reuse_port: share the port with another process.
-    admin_token: what callers of the admin side must bear, empty for nothing."""
+    outlives the process, empty for nowhere. state_url: Redis, through which dispatchers in front of the same pools
+    share what they learn, empty for none; state_name: of their fleet there. seed: of the policy's dice. shadow:
+    policies on trial. trusted_proxies: networks whose word on a request's origin is believed. reuse_port: share the
+    port with another process. admin_token: what callers of the admin side must bear, empty for nothing."""
 
     model_config = STRICT
 
@@ -156,6 +157,8 @@ class Config(BaseModel):
     seed: int = 1
     rows: str = ""
     state_file: str = ""
+    state_url: Annotated[SecretStr, Field(strict=False)] = SecretStr("")
+    state_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,100}$")] = "lased"
     shadow: list[str] = Field(default_factory=list)
     trusted_proxies: list[str] = Field(default_factory=list)
     reuse_port: bool = False
@@ -208,6 +211,16 @@ class Config(BaseModel):
             if names.count(name) > 1:
                 raise ValueError(f"two pools are named {name!r}; names must differ")
         return pools
+
+    @model_validator(mode="after")
+    def _one_memory(self) -> Config:
+        if self.state_file and self.shared_at:
+            raise ValueError("state_file and state_url: one memory is enough; leave one away")
+        return self
+
+    @property
+    def shared_at(self) -> str:
+        return self.state_url.get_secret_value()
 
     @model_validator(mode="after")
     def _two_ports(self) -> Config:

@@ -18,7 +18,19 @@ from dispatcher.errors import ConfigError
 from dispatcher.net.tls import client_context, server_context
 from dispatcher.net.upstream import Target
 
-FIXED = ("listen", "admin", "seed", "rows", "state_file", "reuse_port", "admin_token", "access_log", "tracing")
+FIXED = (
+    "listen",
+    "admin",
+    "seed",
+    "rows",
+    "state_file",
+    "state_url",
+    "state_name",
+    "reuse_port",
+    "admin_token",
+    "access_log",
+    "tracing",
+)
 
 
 class Plan:

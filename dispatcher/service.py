@@ -41,6 +41,7 @@ from dispatcher.recorders.jsonl import JsonLines
 from dispatcher.recorders.memory import Rows
 from dispatcher.recorders.prometheus import LearningCollector, PrometheusRecorder
 from dispatcher.recorders.shadow import Shadows
+from dispatcher.shared import SharedLearning, Sharing, check_sharing
 
 if TYPE_CHECKING:
     from dispatcher.spans import OpenTelemetry
@@ -69,6 +70,8 @@ class Service:
         plan = Plan(config)
         if config.state_file and not isinstance(plan.policy, Remembering):
             raise ConfigError(f"state_file: policy {config.policy.name!r} learns nothing that could be kept")
+        if config.shared_at:
+            check_sharing(config.policy.name, plan.policy)
         self._known: Remembered = self._recall()
         if isinstance(plan.policy, Remembering):
             plan.policy.recall(self._known)
@@ -114,6 +117,9 @@ class Service:
         self.registry.register(collector)
         self.admin = Admin(self.server, self.meter, self.rows, self.registry, collector, self.clock, self, config.token)
         self._lag = self._tell_about_itself()
+        self.shared: SharedLearning | None = None
+        if config.shared_at:
+            self.shared = SharedLearning(config.shared_at, config.state_name, lambda: self.router.policy, self.registry)
         Gauge("lased_queue_length", "Requests that wait for room in a pool.", registry=self.registry).set_function(
             lambda: len(queue)
         )
@@ -163,6 +169,8 @@ class Service:
         """Go on with another configuration: pools, policy, limits. No request is lost and no count reset; pools are
         known by name. forgive: ejected ones come back. Raises ConfigError, with nothing changed."""
         plan = Plan(config, self.config)
+        if config.shared_at:
+            check_sharing(config.policy.name, plan.policy)
         policy_changes, shadows_change = config.policy != self.config.policy, config.shadow != self.config.shadow
         wanted = {pool.name for pool in config.pools}
         for pool in self.config.pools:
@@ -265,6 +273,16 @@ class Service:
     def drain_pool(self, name: str, drained: bool) -> None:
         self._amend(pools=[pool | {"drained": drained} if pool["name"] == name else pool for pool in self.pools()])
 
+    def forget_pool(self, name: str) -> None:
+        policy = self.router.policy
+        if not isinstance(policy, Sharing):
+            raise ConfigError(f"policy {self.config.policy.name!r} learns nothing that could be forgotten")
+        policy.forget(name)
+        self._known.pop(name, None)
+        if self.shared is not None:
+            self.shared.forget(name)
+        log.info("pool_forgotten", pool=name)
+
     def set_policy(self, entry: dict[str, Any]) -> None:
         if entry.keys() <= {"options"}:
             raise ConfigError("policy.name: is missing")
@@ -323,9 +341,12 @@ class Service:
         given = inherited(os.environ)
         share = self.config.reuse_port
         try:
+            if self.shared is not None:
+                await self.shared.begin()
+                jobs.append(asyncio.create_task(self.shared.run()))
             admin = await self.admin.listen(parse_address(self.config.admin), share, given.get("admin"))
             service = await self.server.listen(parse_address(self.config.listen), share, given.get("listen"))
-            jobs = [
+            jobs += [
                 asyncio.create_task(job())
                 for job in (self._watch_lag, self._write_files, self._keep_state, self.admin.live.take_pictures)
             ]
@@ -341,6 +362,8 @@ class Service:
             await self.server.cut()
             await self.admin.close()
             self._save_state()
+            if self.shared is not None:
+                await self.shared.close()
             for key, file in self._files:
                 try:
                     file.close()

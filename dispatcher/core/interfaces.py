@@ -86,6 +86,7 @@ class Learner(Policy, Protocol):
         ...
 
 
+Sums = tuple[float, float, float]  # services, seconds, observations
 Remembered = dict[str, dict[str, float]]  # by pool: weight, total (seconds), observations
 
 

@@ -13,13 +13,14 @@ from random import Random
 from dispatcher.core.choosing import Ties, argmin, check_ties
 from dispatcher.core.delay import Delays, Floats, work_ahead
 from dispatcher.core.episodes import Episode
-from dispatcher.core.interfaces import FleetView, PoolView, Remembered
+from dispatcher.core.interfaces import FleetView, PoolView, Remembered, Sums
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, PoolSpec
 from dispatcher.errors import ConfigError
 from dispatcher.estimators.mean import Mean
 from dispatcher.estimators.named import maker
 
 MANY = 24  # pools, from which on arrays are quicker than loops
+NOBODY: Sums = (0.0, 0.0, 0.0)
 REMEMBERED = 256  # pools that left and whose estimates are kept for their return
 
 
@@ -197,6 +198,7 @@ class LearningPolicy(SedPolicy):
         self.prior_weight = prior_weight
         self.means: dict[str, Mean] = {}
         self._left: dict[str, Mean] = {}
+        self._others: dict[str, Sums] = {}  # what other dispatchers have seen; it is in the means
 
     def adapt(self, change: Change, fleet: FleetView) -> None:
         if isinstance(change, Added):
@@ -225,6 +227,33 @@ class LearningPolicy(SedPolicy):
             mean = self._make(1.0, 0.0)
             mean.restore(**seen)
             self._left[pool] = mean
+
+    def own(self) -> dict[str, Sums]:
+        """What it has seen itself of each open pool. Only plain means are sums."""
+        found = {}
+        for pool, mean in self.means.items():
+            n, s, seen = self._others.get(pool, NOBODY)
+            prior = self.prior_weight
+            found[pool] = (mean.weight - prior - n, mean.total - prior / mean.guess - s, mean.observations - seen)
+        return found
+
+    def absorb(self, pool: str, others: Sums) -> None:
+        """What other dispatchers have seen of a pool by now, in place of what they had."""
+        mean = self.means.get(pool)
+        if mean is None:
+            return
+        n, s, seen = self._others.get(pool, NOBODY)
+        mean.restore(mean.weight + others[0] - n, mean.total + others[1] - s, mean.observations + others[2] - seen)
+        self._others[pool] = others
+        self.rate_changed(pool)
+
+    def forget(self, pool: str) -> None:
+        """Begin anew with a pool, from its guess."""
+        self._others.pop(pool, None)
+        self._left.pop(pool, None)
+        if pool in self.means:
+            self.means[pool] = self._make(self.specs[pool].guess, self.prior_weight)
+            self.rate_changed(pool)
 
     def learn(self, done: Completion, fleet: FleetView) -> None:
         if done.service_time is not None:

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from random import Random
 
 from dispatcher.core.backlog import psi, static_split
-from dispatcher.core.interfaces import FleetView, PoolView
+from dispatcher.core.interfaces import FleetView, PoolView, Sums
 from dispatcher.core.sight import Sight
 from dispatcher.core.types import Added, Change, Completion, Decision, Job
 from dispatcher.errors import ConfigError
@@ -60,6 +60,7 @@ class PartialSed(LearningPolicy):
         self.floor, self.improved = "f" in flags, "k" in flags
         self.rule, self.replicas = rule, replicas
         self.sights: dict[str, Sight] = {}
+        self._counted: set[str] = set()  # pools that count their services themselves, for all dispatchers
 
     def adapt(self, change: Change, fleet: FleetView) -> None:
         super().adapt(change, fleet)
@@ -67,6 +68,7 @@ class PartialSed(LearningPolicy):
             self.sights[change.spec.id] = Sight()
         else:
             del self.sights[change.pool]
+            self._counted.discard(change.pool)
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
         decision = super().choose(job, fleet, now)
@@ -81,9 +83,10 @@ class PartialSed(LearningPolicy):
             super().learn(done, fleet)
             return
         served = sight.reported(report)
-        if report.busy is None:
+        if report.busy is None or report.served is None:
             super().learn(done, fleet)
             return
+        self._counted.add(pool)
         if served is not None and (mean := self.means.get(pool)):
             services, seconds = served
             for _ in range(min(MOST_AT_ONCE, round(services))):
@@ -91,6 +94,10 @@ class PartialSed(LearningPolicy):
             self.rate_changed(pool)
         if fleet.in_flight == 0:
             self.emptied()
+
+    def own(self) -> dict[str, Sums]:
+        """Of pools that do not count for all; others' counts would be added to themselves."""
+        return {pool: sums for pool, sums in super().own().items() if pool not in self._counted}
 
     def capacity(self, pool: PoolView) -> float:
         return self.rate(pool.id) * pool.servers

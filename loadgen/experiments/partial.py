@@ -109,11 +109,13 @@ class PartialStudy:
         said = f"{ratio['relax+fk']:.2f} and {ratio['psi+f']:.2f} of it"
         shown = ", ".join(f"{value:.1f}" for value in tails)
         return [
-            verdict("16 dispatchers, load 0.9: relax+fk and psi+f need at least 20 % less than stale", better <= 0.8, said),
+            verdict("16 dispatchers, load 0.9: relax+fk and psi+f need 20 % less than stale", better <= 0.8, said),
             verdict("poisson, departures alone, is then far worse than stale", ratio["poisson"] > 1.5,
                     f"{ratio['poisson']:.1f} times its mean"),
-            verdict("one dispatcher: relax+fk is within 5 % of the oracle of its kind", alone <= 1.05, f"{alone - 1:+.1%}"),
-            verdict("16 dispatchers, load 0.7: it needs less time than SED on own counts", many < 1, f"{many:.2f} of it"),
+            verdict("one dispatcher: relax+fk is within 5 % of the oracle of its kind", alone <= 1.05,
+                    f"{alone - 1:+.1%}"),
+            verdict("16 dispatchers, load 0.7: it needs less time than SED on own counts", many < 1,
+                    f"{many:.2f} of it"),
             verdict("relax+f has the shortest tail of relax+f, relax+fk, psi+f", tails[0] == min(tails), shown),
         ]  # fmt: skip
 

@@ -46,7 +46,7 @@ class State:
     slot: int = 0
 
 
-Picks = Callable[[State], Whole]  # shape (replications,)
+Picks = Callable[[State], Any]  # shape (replications,)
 
 
 def index_policy(servers: Servers, tables: list[Floats]) -> Picks:
@@ -56,7 +56,7 @@ def index_policy(servers: Servers, tables: list[Floats]) -> Picks:
     padded = np.stack([_padded(table, deep, ages) for table in tables])
     which = np.arange(servers.n)
 
-    def picks(state: State) -> Whole:
+    def picks(state: State) -> Any:
         q = state.known - 1 if servers.blocking else np.zeros_like(state.known)
         return np.argmax(padded[which, q, np.minimum(state.age, ages) - 1], axis=1)
 
@@ -117,7 +117,7 @@ def _oracle(kind: str, servers: Servers, rng: np.random.Generator) -> Picks:
     def gains(state: State) -> Floats:
         return np.where(state.backlog == 0, k, 0.0) if servers.blocking else k - state.backlog
 
-    def picks(state: State) -> Whole:
+    def picks(state: State) -> Any:
         backlog, shape = state.backlog, state.backlog.shape
         dice = rng.random(shape)
         if kind == "jsq":
