@@ -32,6 +32,7 @@ EVERY = 0.25  # seconds between two looks
 PATIENCE = 1.0  # seconds for one
 LONGEST_PAUSE = 5.0  # seconds, while it fails
 MOST_FIELDS = 64  # of a pool's hash
+NOBODY: Sums = (0.0, 0.0, 0.0)
 SILENT = 3600  # seconds after which a dispatcher may be folded
 
 # ARGV: namespace, id, most fields, seconds of silence; for each pool: name, epoch (-1: not known), raise, N, S, count.
@@ -185,14 +186,14 @@ class SharedLearning:
         own, raised = policy.own(), set(self._raised)
         arguments: list[Any] = [self._space, self._id, MOST_FIELDS, SILENT]
         for pool, sums in own.items():
-            mine = [total - known for total, known in zip(sums, self._base.get(pool, (0.0, 0.0, 0.0)), strict=True)]
+            mine = [total - known for total, known in zip(sums, self._base.get(pool, NOBODY), strict=True)]
             arguments += [pool, self._epochs.get(pool, -1), int(pool in raised), *(f"{value:.17g}" for value in mine)]
         found = await self._script(args=arguments)
         if found == b"folded":
             self._base, self._id = dict(self._told), secrets.token_hex(8)  # our part is nobody's now: go on beside it
             return
         self._raised -= raised
-        self._told = own
+        self._told = dict(own)
         for k, pool in enumerate(own):
             epoch, *others = found[4 * k : 4 * k + 4]
             self._take(policy, pool, int(epoch), tuple(float(value) for value in others))
@@ -205,5 +206,5 @@ class SharedLearning:
             self._told.pop(pool, None)
             policy.forget(pool)
             log.info("pool_forgotten", pool=pool, epoch=epoch)
-        n, s, seen = others
-        policy.absorb(pool, (n, s, seen))
+        base = self._base.get(pool, NOBODY)
+        policy.absorb(pool, (others[0] - base[0], others[1] - base[1], others[2] - base[2]))
