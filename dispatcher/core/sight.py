@@ -41,7 +41,8 @@ class Rate:
 class Sight:
     """Of one pool. backlog, at: as last known; usual: the running mean of its reports; None before the first."""
 
-    __slots__ = ("_busy", "_own_times", "_reported_at", "_served", "at", "backlog", "own", "sent", "total", "usual")
+    __slots__ = ("_busy", "_depth", "_own_times", "_reported_at", "_sent_then", "_served", "at", "backlog", "between",
+                 "own", "sent", "total", "usual")  # fmt: skip
 
     def __init__(self) -> None:
         self.backlog, self.at = 0.0, -math.inf
@@ -51,12 +52,21 @@ class Sight:
         self._reported_at = -math.inf
         self._own_times: deque[float] = deque(maxlen=KEPT)
         self._served = self._busy = math.nan
+        self.between: tuple[float, float, float] | None = None  # backlog and own since, backlog now, seconds
+        self._depth: float | None = None
+        self._sent_then = 0
 
     def reported(self, report: Report) -> tuple[float, float] | None:
         """Take a report in, unless a newer one was. Returns (services, busy seconds) since the one before, if it told
         them."""
         if report.at < self._reported_at:
             return None
+        self.between = None
+        if report.queue_depth is not None:
+            if self._depth is not None:
+                before = self._depth + self.sent - self._sent_then
+                self.between = before, report.queue_depth, report.at - self._reported_at
+            self._depth, self._sent_then = report.queue_depth, self.sent
         self._reported_at = report.at
         while self._own_times and self._own_times[0] <= report.at:
             self._own_times.popleft()

@@ -12,9 +12,10 @@ sight and own requests since; poisson, departures only. Flags: f, no less than t
 μ − λ* instead of μ. `relax+fk` is best or near it in all that was tried; `relax+f` where the 99th percentile matters
 most. Do not use `poisson` with several dispatchers: each believes what it does not visit to be empty, and all pile on.
 
-Symbols: E -> `Sight.ours_left`, μ -> `capacity`, λ* -> `core.backlog.static_split`, b -> `in_flight`.
-Rates: completions per busy second where pools count them; else service times, as other learners.
-Source: derived after Chadaga and Modiano, *Load Balancing with Partial Queue Information*; `docs/many-dispatchers.md`.
+Symbols: E -> `Sight.ours_left`, μ -> `capacity`, λ* -> `core.backlog.static_split`, b -> `in_flight`. Rates:
+completions per busy second where pools count them; else service times, as other learners; for one dispatcher that sees
+none, from how backlogs fell (`estimators.departures`). Source: derived after Chadaga and Modiano, *Load Balancing with
+Partial Queue Information*; `docs/many-dispatchers.md`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dispatcher.core.interfaces import FleetView, PoolView, Sums
 from dispatcher.core.sight import Sight
 from dispatcher.core.types import Added, Change, Completion, Decision, Job
 from dispatcher.errors import ConfigError
+from dispatcher.estimators.departures import Departures
 from dispatcher.policies.base import LearningPolicy
 
 BELIEFS = ("relax", "reflect", "psi", "stale", "poisson")
@@ -60,14 +62,16 @@ class PartialSed(LearningPolicy):
         self.floor, self.improved = "f" in flags, "k" in flags
         self.rule, self.replicas = rule, replicas
         self.sights: dict[str, Sight] = {}
+        self._departures: dict[str, Departures] = {}
         self._counted: set[str] = set()  # pools that count their services themselves, for all dispatchers
 
     def adapt(self, change: Change, fleet: FleetView) -> None:
         super().adapt(change, fleet)
         if isinstance(change, Added):
             self.sights[change.spec.id] = Sight()
+            self._departures[change.spec.id] = Departures(change.spec.guess)
         else:
-            del self.sights[change.pool]
+            del self.sights[change.pool], self._departures[change.pool]
             self._counted.discard(change.pool)
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
@@ -84,6 +88,8 @@ class PartialSed(LearningPolicy):
             return
         served = sight.reported(report)
         if report.busy is None or report.served is None:
+            if self.replicas == 1 and done.service_time is None and sight.between is not None:
+                self._departures[pool].learn(*sight.between)
             super().learn(done, fleet)
             return
         self._counted.add(pool)
@@ -94,6 +100,11 @@ class PartialSed(LearningPolicy):
             self.rate_changed(pool)
         if fleet.in_flight == 0:
             self.emptied()
+
+    def rate(self, pool: str) -> float:
+        """Of the mean; where no service time was ever seen, what backlogs told."""
+        mean = self.means[pool]
+        return mean.rate if mean.weight else self._departures[pool].rate
 
     def own(self) -> dict[str, Sums]:
         """Of pools that do not count for all; others' counts would be added to themselves."""

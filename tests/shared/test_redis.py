@@ -2,11 +2,7 @@
 together."""
 
 import asyncio
-import contextlib
 import shutil
-import signal
-import subprocess
-import time
 from random import Random
 
 import pytest
@@ -18,55 +14,9 @@ from dispatcher.core.types import Added, Job, Outcome, PoolSpec
 from dispatcher.policies.greedy import Greedy
 from dispatcher.policies.lased import Lased
 from dispatcher.shared import SharedLearning
+from tests.shared.redis_server import Redis
 
 pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="redis-server is not installed")
-
-
-class Redis:
-    """A server of our own on a socket in a folder, that can be killed and started again."""
-
-    def __init__(self, folder):
-        self.path = folder / "redis.sock"
-        self.url = f"unix://{self.path}"
-        self.folder, self.process = folder, None
-
-    def start(self):
-        self.process = subprocess.Popen(
-            [
-                "redis-server",
-                "--port",
-                "0",
-                "--unixsocket",
-                self.path,
-                "--dir",
-                self.folder,
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-            ],
-            stdout=subprocess.DEVNULL,
-        )
-        for _ in range(200):
-            with contextlib.suppress(subprocess.CalledProcessError):
-                if self.ask("PING") == "PONG":
-                    return
-            time.sleep(0.02)
-        raise AssertionError("redis-server did not start")
-
-    def ask(self, *words):
-        done = subprocess.run(["redis-cli", "-s", self.path, *words], capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-    def freeze(self):
-        self.process.send_signal(signal.SIGSTOP)
-
-    def thaw(self):
-        self.process.send_signal(signal.SIGCONT)
 
 
 @pytest.fixture
