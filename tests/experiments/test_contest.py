@@ -99,7 +99,8 @@ def test_what_is_not_known_is_refused_before_anything_runs():
 def test_with_several_dispatchers_each_policy_is_behind_one_and_behind_them_all():
     systems = policies("sed,partial_sed/rule=relax+f", 1, 3)
     assert [(system.label, system.dispatchers) for system in systems] == [
-        ("sed × 1", 1), ("sed × 3", 3), ("partial_sed/rule=relax+f × 1", 1), ("partial_sed/rule=relax+f × 3", 3)]  # fmt: skip
+        ("sed × 1", 1), ("sed × 3", 3), ("partial_sed/rule=relax+f × 1", 1),
+        ("partial_sed/rule=relax+f × 3", 3)]  # fmt: skip
     assert systems[3].options == {"rule": "relax+f", "replicas": 3}
     assert systems[1].options == {}, "it knows no others"
 
