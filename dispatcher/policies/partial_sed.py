@@ -20,13 +20,14 @@ Partial Queue Information*; `docs/many-dispatchers.md`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from random import Random
 
 from dispatcher.core.backlog import psi, static_split
 from dispatcher.core.interfaces import FleetView, PoolView, Sums
 from dispatcher.core.sight import Sight
-from dispatcher.core.types import Added, Change, Completion, Decision, Job
+from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase
 from dispatcher.errors import ConfigError
 from dispatcher.estimators.departures import Departures
 from dispatcher.policies.base import LearningPolicy
@@ -41,6 +42,7 @@ class PartialSed(LearningPolicy):
     """Shortest expected delay on reported backlogs, for several dispatchers that share their pools.
 
     rule: as above. replicas: how many dispatchers there are, for the load of the others where pools do not count it.
+    c: a pool seen less than c ln(n + 1) times by the n-th request, and with none of ours open, is tried.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class PartialSed(LearningPolicy):
         estimator: str = "mean",
         rule: str = "relax+fk",
         replicas: int = 1,
+        c: float = 3.0,
     ) -> None:
         super().__init__(rng=rng, ties=ties, prior_weight=prior_weight, estimator=estimator)
         self.belief, _, flags = rule.partition("+")
@@ -59,6 +62,9 @@ class PartialSed(LearningPolicy):
             raise ConfigError(f"rule must be one of {', '.join(BELIEFS)}, with +f, +k or +fk, not {rule!r}")
         if not 1 <= replicas <= 1000:
             raise ConfigError(f"replicas must be from 1 to 1000, not {replicas}")
+        if not 0 <= c <= 1e6:
+            raise ConfigError(f"c must be from 0 to 1e6, not {c}")
+        self.c, self.arrivals = c, 0
         self.floor, self.improved = "f" in flags, "k" in flags
         self.rule, self.replicas = rule, replicas
         self.sights: dict[str, Sight] = {}
@@ -75,10 +81,23 @@ class PartialSed(LearningPolicy):
             self._counted.discard(change.pool)
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
-        decision = super().choose(job, fleet, now)
+        self.arrivals += 1
+        trial = self._trial(fleet)
+        if trial is None:
+            decision = super().choose(job, fleet, now)
+        else:
+            self.episode.arrived(now)
+            self.episode.explored = True
+            decision = Decision(trial.id, phase=Phase.EXPLORE)
         pool = fleet[decision.pool]
         self.sights[pool.id].chosen(self._believed(pool, now)[0], now)
         return decision
+
+    def _trial(self, fleet: FleetView) -> PoolView | None:
+        """Of the pools where nothing of ours is open the one seen least, if that is too seldom."""
+        enough = self.c * math.log(self.arrivals + 1)
+        free = [pool for pool in fleet.pools if not pool.in_flight and self.means[pool.id].weight < enough]
+        return min(free, key=lambda pool: self.means[pool.id].weight) if free else None
 
     def learn(self, done: Completion, fleet: FleetView) -> None:
         pool, report = done.ticket.decision.pool, done.report

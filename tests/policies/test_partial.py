@@ -131,10 +131,10 @@ def test_alone_and_without_reports_it_is_sed_on_learned_rates_but_for_the_split(
 
 
 @pytest.mark.parametrize(
-    "options", [{"rule": "x"}, {"rule": "relax+x"}, {"rule": ""}, {"replicas": 0}, {"replicas": 9999}]
+    "options", [{"rule": "x"}, {"rule": "relax+x"}, {"rule": ""}, {"replicas": 0}, {"replicas": 9999}, {"c": -1}]
 )
 def test_options_that_cannot_be(options):
-    with pytest.raises(ConfigError, match=r"rule must be|replicas must be"):
+    with pytest.raises(ConfigError, match=r"rule must be|replicas must be|c must be"):
         PartialSed(rng=Random(1), **options)
 
 
