@@ -193,3 +193,19 @@ def test_a_single_dispatcher_that_sees_backlogs_alone_learns_rates_from_how_they
         waiting.append((free, router.route(Job(k), now)))
     assert router.policy.rate("a") == pytest.approx(2.0, rel=4 / 100**0.5)
     assert router.policy.rate("a") > 1.5
+
+
+def test_a_pool_that_is_believed_useless_is_tried_and_found_out():
+    router = table(PartialSed(rng=Random(1)), rates=(5.0, 0.01))
+    now, chosen = 0.0, []
+    for k in range(200):
+        now += 1.0
+        ticket = router.route(Job(k), now)
+        chosen.append(ticket.pool.id)
+        router.settle(ticket, now + 0.1, Outcome.OK, 0.2 if ticket.pool.id == "a" else 0.1)
+    assert "b" in chosen[:4]
+    assert router.policy.rate("b") == pytest.approx(10.0)
+    assert chosen[-100:].count("b") > 90, "it is the faster one"
+    assert router.policy.means["a"].weight >= 3 * math.log(150)
+    with pytest.raises(ConfigError, match="c must be"):
+        PartialSed(rng=Random(1), c=-1.0)
