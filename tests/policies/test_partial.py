@@ -202,7 +202,7 @@ def test_a_pool_that_is_believed_useless_is_tried_and_found_out():
         now += 1.0
         ticket = router.route(Job(k), now)
         chosen.append(ticket.pool.id)
-        router.settle(ticket, now + 0.1, Outcome.OK, 0.2 if ticket.pool.id == "a" else 0.1)
+        router.settle(ticket, now + 0.5, Outcome.OK, 0.2 if ticket.pool.id == "a" else 0.1)
     assert "b" in chosen[:4]
     assert router.policy.rate("b") == pytest.approx(10.0)
     assert chosen[-100:].count("b") > 90, "it is the faster one"
