@@ -32,6 +32,7 @@ from dispatcher.net.addresses import UNIX, Address, parse_address
 from dispatcher.net.settings import Cause, Health, Limits, Reports, Retry, Settings, Timeouts, Waiting
 from dispatcher.registry import nearest
 
+SECRETS = ("admin_token", "state_url")  # are not shown in errors
 STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
 LARGEST = 1e12
 ENV = "LASED_"
@@ -47,6 +48,8 @@ def _section(settings: type) -> type[BaseModel]:
     for f in fields(settings):
         if hints[f.name] is str:
             keys[f.name] = (str, Field(f.default, pattern=PATH))
+        elif hints[f.name] is bool:
+            keys[f.name] = (bool, f.default)
         elif hints[f.name] in (int, float):
             low, high = int(f.name in AT_LEAST_ONE), 1 if f.name in AT_MOST_ONE else LARGEST
             keys[f.name] = (hints[f.name], Field(f.default, ge=low, le=high))
@@ -212,6 +215,14 @@ class Config(BaseModel):
                 raise ValueError(f"two pools are named {name!r}; names must differ")
         return pools
 
+    @field_validator("state_url")
+    @classmethod
+    def _redis(cls, url: SecretStr) -> SecretStr:
+        text = url.get_secret_value()
+        if text and not text.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("must begin with redis://, rediss:// or unix://")
+        return url
+
     @model_validator(mode="after")
     def _one_memory(self) -> Config:
         if self.state_file and self.shared_at:
@@ -305,7 +316,7 @@ def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str, An
     found = []
     for name, text in environment.items():
         if name in known:
-            found.append((name, known[name], text if known[name] == "admin_token" else _toml_value(text)))
+            found.append((name, known[name], text if known[name] in SECRETS else _toml_value(text)))
         elif name.startswith(ENV):
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
             if near or any(variable.startswith(f"{name}_") for variable in known):
@@ -329,7 +340,7 @@ def describe(error: ValidationError) -> str:
         text = f"unknown key{nearest(str(first['loc'][-1]), _keys_at(first['loc'][:-1]))}"
     elif first["type"] == "missing":
         text = "is missing"
-    elif path == "admin_token" and first["type"] != "value_error":
+    elif path in SECRETS and first["type"] != "value_error":
         text = "must be a string"  # what was given stays secret
     elif first["type"] == "value_error":
         text = str(first["ctx"]["error"])

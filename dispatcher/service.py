@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from dispatcher import __version__, registry, state
 from dispatcher.access_log import AccessLog
 from dispatcher.config import Config, PoolConfig, describe
-from dispatcher.core.interfaces import Policy, Recorder, Remembered, Remembering
+from dispatcher.core.interfaces import Policy, Recorder, Remembered, Remembering, Sharing
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.router import Router
 from dispatcher.core.streams import stream
@@ -41,7 +41,7 @@ from dispatcher.recorders.jsonl import JsonLines
 from dispatcher.recorders.memory import Rows
 from dispatcher.recorders.prometheus import LearningCollector, PrometheusRecorder
 from dispatcher.recorders.shadow import Shadows
-from dispatcher.shared import SharedLearning, Sharing, check_sharing
+from dispatcher.shared import SharedLearning
 
 if TYPE_CHECKING:
     from dispatcher.spans import OpenTelemetry
@@ -70,8 +70,6 @@ class Service:
         plan = Plan(config)
         if config.state_file and not isinstance(plan.policy, Remembering):
             raise ConfigError(f"state_file: policy {config.policy.name!r} learns nothing that could be kept")
-        if config.shared_at:
-            check_sharing(config.policy.name, plan.policy)
         self._known: Remembered = self._recall()
         if isinstance(plan.policy, Remembering):
             plan.policy.recall(self._known)
@@ -169,8 +167,6 @@ class Service:
         """Go on with another configuration: pools, policy, limits. No request is lost and no count reset; pools are
         known by name. forgive: ejected ones come back. Raises ConfigError, with nothing changed."""
         plan = Plan(config, self.config)
-        if config.shared_at:
-            check_sharing(config.policy.name, plan.policy)
         policy_changes, shadows_change = config.policy != self.config.policy, config.shadow != self.config.shadow
         wanted = {pool.name for pool in config.pools}
         for pool in self.config.pools:
@@ -204,6 +200,9 @@ class Service:
         self._remember()
         if isinstance(policy, Remembering):
             policy.recall(self._known)
+        before = self.router.policy
+        if self.shared is not None and isinstance(policy, Sharing) and isinstance(before, Sharing):
+            policy.reclaim(before.own())
         self.router.switch(policy, self.clock(), specs)
 
     def _leave(self, pool: str) -> None:
@@ -278,10 +277,13 @@ class Service:
         if not isinstance(policy, Sharing):
             raise ConfigError(f"policy {self.config.policy.name!r} learns nothing that could be forgotten")
         policy.forget(name)
-        self._known.pop(name, None)
+        self._forgotten(name)
         if self.shared is not None:
             self.shared.forget(name)
         log.info("pool_forgotten", pool=name)
+
+    def _forgotten(self, pool: str) -> None:
+        self._known.pop(pool, None)
 
     def set_policy(self, entry: dict[str, Any]) -> None:
         if entry.keys() <= {"options"}:

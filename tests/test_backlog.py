@@ -36,6 +36,11 @@ def test_the_gamma_functions_are_scipys():
     assert (lower_gamma(0, 1), upper_gamma(0, 1), lower_gamma(2, 0)) == (1.0, 0.0, 0.0)
 
 
+def test_the_index_of_a_pool_that_is_surely_busy_is_a_number():
+    assert psi(1.0, 0.0) > psi(1 - 1e-15, 1e-15) > psi(0.9, 0.1) > 1
+    assert math.isfinite(psi(1.0, 0.0))
+
+
 def test_the_limits_of_what_is_left():
     assert [expected_left(0, 1.0), expected_left(4, 0.0), expected_left(3, 1e6)] == [0.0, 4.0, 0.0]
     for q, m in ((1, 0.3), (7, 2.0), (40, 55.0)):

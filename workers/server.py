@@ -18,6 +18,7 @@ from workers.distributions import ServiceTime
 from workers.station import Station
 
 RATE_JOBS = 200  # jobs that the rate is an average of
+LONGEST_GAP = 20  # mean gaps that one counts for at most, so that an hour of silence is not averaged away for long
 
 
 class QueueFullError(Exception):
@@ -89,7 +90,8 @@ class LivePool:
         if self._ended_at is not None:
             weight = max(1 / RATE_JOBS, 1 / self.served)
             before = 1 / self.rate if self.rate else now - self._ended_at
-            gap = before + weight * (now - self._ended_at - before)
+            passed = min(now - self._ended_at, LONGEST_GAP * before) if self.served > 10 else now - self._ended_at
+            gap = before + weight * (passed - before)
             self.rate = 1 / gap if gap > 0 else self.rate
         self._ended_at = now
 
@@ -131,9 +133,10 @@ def make_server(pool: LivePool, name: str, report: bool = True, load: str = "non
 def load_report(pool: LivePool, form: str) -> str:
     """The header's value, after a job has left.
 
-    >>> from random import Random >>> from workers.distributions import Fixed >>> pool = LivePool(Fixed(10.0,
-    Random(1))) >>> load_report(pool, "text") 'TEXT application_utilization=0, rps_fractional=0,
-    named_metrics.queue_depth=0, named_metrics.completed=0, named_metrics.busy_seconds=0'
+    >>> from random import Random
+    >>> from workers.distributions import Fixed
+    >>> load_report(LivePool(Fixed(10.0, Random(1))), "text")[:49]
+    'TEXT application_utilization=0, rps_fractional=0, '
     """
     plain = {"application_utilization": pool.utilization, "rps_fractional": round(pool.rate, 6)}
     named = {"queue_depth": pool.backlog, "completed": pool.served, "busy_seconds": round(pool.busy_time, 9)}

@@ -87,7 +87,8 @@ def psi(busy: float, idle: float) -> float:
     """
     if busy <= 0:
         return 1.0
-    return 1 + busy * (1 - math.log(busy)) * math.pow(max(idle, _TINY), -(1.8 - 0.52 * busy))
+    power = -(1.8 - 0.52 * busy) * math.log(max(idle, _TINY))
+    return 1 + busy * (1 - math.log(busy)) * math.exp(min(power, 600.0))
 
 
 def with_others(q: float, t: float, mu: float, nu: float) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from dispatcher.core.backlog import relaxed, with_others
 from dispatcher.core.types import Report
 
 USUAL_GAIN = 0.05  # of a new report in the running mean of a pool's backlogs
+FADING = 0.01  # of the pool's rate: so that one that is not visited is not believed full for ever
 KEPT = 256  # own requests whose times are kept for reports that are still under way
 COUNTED = 20.0  # requests between two looks at a counter
 RATE_GAIN = 0.05  # of a new look in the running rate, once there were enough of them
@@ -41,8 +42,8 @@ class Rate:
 class Sight:
     """Of one pool. backlog, at: as last known; usual: the running mean of its reports; None before the first."""
 
-    __slots__ = ("_busy", "_depth", "_own_times", "_reported_at", "_sent_then", "_served", "at", "backlog", "between",
-                 "own", "sent", "total", "usual")  # fmt: skip
+    __slots__ = ("_busy", "_depth", "_own_times", "_reported_at", "_reports", "_sent_then", "_served", "at", "backlog",
+                 "between", "own", "sent", "total", "usual")  # fmt: skip
 
     def __init__(self) -> None:
         self.backlog, self.at = 0.0, -math.inf
@@ -54,7 +55,7 @@ class Sight:
         self._served = self._busy = math.nan
         self.between: tuple[float, float, float] | None = None  # backlog and own since, backlog now, seconds
         self._depth: float | None = None
-        self._sent_then = 0
+        self._sent_then = self._reports = 0
 
     def reported(self, report: Report) -> tuple[float, float] | None:
         """Take a report in, unless a newer one was. Returns (services, busy seconds) since the one before, if it told
@@ -72,8 +73,9 @@ class Sight:
             self._own_times.popleft()
         if report.queue_depth is not None:
             self.backlog, self.at = report.queue_depth + len(self._own_times), report.at
-            usual = report.queue_depth if self.usual is None else self.usual
-            self.usual = usual + USUAL_GAIN * (report.queue_depth - usual)
+            self._reports += 1
+            usual = self.usual or 0.0
+            self.usual = usual + max(USUAL_GAIN, 1 / self._reports) * (report.queue_depth - usual)
         if report.rps is not None:
             self.total.value = report.rps
         elif report.served is not None:
@@ -101,7 +103,9 @@ class Sight:
         if belief == "stale":
             return self.backlog, float(self.backlog > 0)
         if belief == "relax":
-            left = usual if math.isinf(age) else relaxed(self.backlog, age, mu, usual)
+            if math.isinf(age):
+                return usual, float(usual > 0)
+            left = relaxed(self.backlog, age, mu, usual * math.exp(-FADING * mu * age))
             return left, float(left > 0)
         if math.isinf(age):
             return usual, min(1.0, usual)

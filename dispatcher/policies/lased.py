@@ -124,7 +124,10 @@ class Lased(LearningPolicy):
 
     def forget(self, pool: str) -> None:
         super().forget(pool)
-        self._before_an_episode()
+        self._rates.pop(pool, None)
+        if pool in self.means:
+            self._rates[pool] = self.means[pool].rate
+        self.rates_changed()
 
     def _before_an_episode(self) -> None:
         """Where none has begun, the next one begins with what is known now."""

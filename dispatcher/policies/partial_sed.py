@@ -22,10 +22,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 from dispatcher.core.backlog import psi, static_split
-from dispatcher.core.interfaces import FleetView, PoolView, Sums
+from dispatcher.core.interfaces import FleetView, PoolView
 from dispatcher.core.sight import Sight
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase
 from dispatcher.errors import ConfigError
@@ -35,7 +36,6 @@ from dispatcher.policies.base import LearningPolicy
 BELIEFS = ("relax", "reflect", "psi", "stale", "poisson")
 FULLEST = 0.95  # of its capacity that others can keep sending to a pool: they look where they send, too
 OCCUPIED = 1e9  # added to the score of a pool with own requests, where some pool has none
-MOST_AT_ONCE = 1000  # services of one report that are learned one by one
 
 
 class PartialSed(LearningPolicy):
@@ -96,38 +96,38 @@ class PartialSed(LearningPolicy):
     def _trial(self, fleet: FleetView) -> PoolView | None:
         """Of the pools where nothing of ours is open the one seen least, if that is too seldom."""
         enough = self.c * math.log(self.arrivals + 1)
-        free = [pool for pool in fleet.pools if not pool.in_flight and self.means[pool.id].weight < enough]
+        free = [
+            pool for pool in fleet.pools
+            if not pool.in_flight
+            and self.means[pool.id].weight < enough
+            and self.sights[pool.id].sent < 3 * enough  # where nothing can be learned it ends, too
+        ]  # fmt: skip
         return min(free, key=lambda pool: self.means[pool.id].weight) if free else None
 
     def learn(self, done: Completion, fleet: FleetView) -> None:
         pool, report = done.ticket.decision.pool, done.report
-        sight = self.sights.get(pool)
-        if report is None or sight is None:
-            super().learn(done, fleet)
-            return
-        served = sight.reported(report)
-        if report.busy is None or report.served is None:
-            if self.replicas == 1 and done.service_time is None and sight.between is not None:
+        if report is not None and (sight := self.sights.get(pool)):
+            served = sight.reported(report)
+            if report.busy is not None and report.served is not None:
+                self._counted.add(pool)
+            if served is not None:  # one observation an answer of ours, so that dispatchers' sums add up
+                self.observe(pool, served[1] / served[0], done.finished_at)
+            elif self.replicas == 1 and done.service_time is None and sight.between is not None:
                 self._departures[pool].learn(*sight.between)
-            super().learn(done, fleet)
-            return
-        self._counted.add(pool)
-        if served is not None and (mean := self.means.get(pool)):
-            services, seconds = served
-            for _ in range(min(MOST_AT_ONCE, round(services))):
-                mean.learn_one(seconds / services, done.finished_at)
-            self.rate_changed(pool)
-        if fleet.in_flight == 0:
-            self.emptied()
+        if pool in self._counted:  # what is inferred from our requests alone takes others' work for slowness
+            done = replace(done, service_time=None)
+        super().learn(done, fleet)
+
+    def forget(self, pool: str) -> None:
+        super().forget(pool)
+        if pool in self.sights:
+            self.sights[pool] = Sight()
+            self._departures[pool] = Departures(self.specs[pool].guess)
 
     def rate(self, pool: str) -> float:
         """Of the mean; where no service time was ever seen, what backlogs told."""
         mean = self.means[pool]
         return mean.rate if mean.weight else self._departures[pool].rate
-
-    def own(self) -> dict[str, Sums]:
-        """Of pools that do not count for all; others' counts would be added to themselves."""
-        return {pool: sums for pool, sums in super().own().items() if pool not in self._counted}
 
     def capacity(self, pool: PoolView) -> float:
         return self.rate(pool.id) * pool.servers

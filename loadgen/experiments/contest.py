@@ -62,7 +62,7 @@ def policies(text: str, least: int, dispatchers: int = 1) -> tuple[System, ...]:
             systems.append(System(label, policy, options))
             continue
         for n in (1, dispatchers):
-            each = options | ({"replicas": n} if hasattr(made, "replicas") else {})
+            each = ({"replicas": n} if hasattr(made, "replicas") else {}) | options
             systems.append(System(f"{label} × {n}", policy, each, dispatchers=n))
     return tuple(systems)
 

@@ -24,6 +24,7 @@ from rich.table import Table
 
 from dispatcher.errors import ConfigError
 from loadgen.experiments.claims import Verdict
+from loadgen.experiments.results import sources
 from loadgen.experiments.spec import Claim
 
 STUDIES = {
@@ -113,9 +114,9 @@ def _kept(path: Path) -> dict[str, Result]:
 
 
 def _mark(piece: Piece) -> str:
-    """Equal for equal work by an equal function."""
+    """Equal for equal work by equal code: the study's own file, and all that may run in one."""
     file = inspect.getsourcefile(piece.work)
-    code = Path(file).read_bytes() if file else b""
+    code = (Path(file).read_bytes() if file else b"") + sources().encode()
     work = json.dumps([piece.work.__qualname__, piece.given], sort_keys=True).encode()
     return hashlib.sha256(code + work).hexdigest()[:16]
 

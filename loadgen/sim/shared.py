@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from dispatcher import registry
 from dispatcher.core.backlog import static_split
-from dispatcher.core.interfaces import FleetView, PoolView
+from dispatcher.core.interfaces import FleetView, Policy, PoolView
 from dispatcher.core.router import Router
 from dispatcher.core.streams import stream
-from dispatcher.core.types import Added, Job, Outcome, PoolSpec, Report, Ticket
+from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, PoolSpec, Report, Ticket
 from dispatcher.policies.base import IndexPolicy
 
 SURE = 1e12  # services that a guess is worth where rates are known
@@ -78,6 +78,17 @@ class _Least2(IndexPolicy):
         return min(drawn, key=lambda pool: (pool.in_flight + 1) / self.rate(pool.id))
 
 
+class _Strict:
+    """A recorder that lets no fault of a policy pass for a result."""
+
+    def chosen(self, job: Job, decision: Decision, fleet: FleetView, now: float) -> None: ...
+    def settled(self, done: Completion, fleet: FleetView) -> None: ...
+    def changed(self, change: Change, now: float) -> None: ...
+    def switched(self, policy: Policy, now: float) -> None: ...
+    def faulted(self, error: Exception, now: float) -> None:
+        raise error
+
+
 def _make(rule: str, scene: Scene, pools: Pools, rng: Random) -> Any:
     mu = scene.mu
     if rule == "jiq oracle":
@@ -105,7 +116,7 @@ def simulate(rule: str, scene: Scene, seed: int) -> NDArray[np.float64]:
     believed = [rate * factor for rate, factor in zip(scene.mu, scene.misjudged or (1.0,) * n, strict=True)]
     routers = []
     for d in range(scene.dispatchers):
-        router = Router(_make(rule, scene, pools, stream(seed, f"policy/{d}")))
+        router = Router(_make(rule, scene, pools, stream(seed, f"policy/{d}")), [_Strict()])
         for i in range(n):
             router.apply(Added(PoolSpec(str(i), guess=believed[i], true_rate=scene.mu[i])), 0.0)
         routers.append(router)
@@ -132,7 +143,7 @@ def simulate(rule: str, scene: Scene, seed: int) -> NDArray[np.float64]:
             pools.served[i] += 1
             if ticket.job.number >= scene.warmup * scene.requests:
                 spent.append(now - began)
-            report = Report(now, pools.backlog[i], pools.served[i], rps=pools.served[i] / now)
+            report = Report(now + scene.late, pools.backlog[i], pools.served[i], rps=pools.served[i] / now)
             if scene.late:
                 order += 1
                 heapq.heappush(events, (now + scene.late, order, (d, i, ticket, began, report)))

@@ -28,7 +28,7 @@ NOTHING = (
     b"", b"JSON", b"JSON {", b"JSON []", b"JSON 3", b"JSON null", b'JSON {"rps_fractional": "9"}', b"BIN 12345",
     b"TEXT", b"TEXT x", b'JSON {"rps_fractional": 1e999}', b'JSON {"rps_fractional": NaN}',
     b'JSON {"named_metrics": [1]}', b"TEXT rps_fractional=nan", b"TEXT rps_fractional=inf",
-    b"JSON " + b"[" * 90_000, b"json {}", b"\xff\xfe",
+    b'JSON {"rps_fractional": 1' + b"0" * 400 + b"}", b"JSON " + b"[" * 90_000, b"json {}", b"\xff\xfe",
 )  # fmt: skip
 
 

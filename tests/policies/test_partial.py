@@ -42,14 +42,28 @@ def sighted(rule, **options):
     return router
 
 
-def test_relax_fades_what_was_seen_into_what_is_usual():
+def test_relax_fades_what_was_seen_into_what_is_usual_and_that_slowly_into_nothing():
     router = sighted("relax")
-    e = [6.0 + 0.0 * 4, 3.0]  # the usual is what was seen, as long as there was one report
-    assert scores(router, 1.0) == pytest.approx([(e[0] + 1) / 4, (e[1] + 1) / 2])
-    said(router, "a", 2.0, queue_depth=0.0, rps=2.6)
-    usual = 6.0 + 0.05 * (0.0 - 6.0)
-    left = usual + (0.0 - usual) * math.exp(-0.1 * 4 * 1.0)
-    assert scores(router, 3.0)[0] == pytest.approx((left + 1) / 4)
+    said(router, "a", 2.0, queue_depth=0.0, rps=2.6)  # its usual is the mean of both now
+    for age in (0.5, 3.0, 100.0):
+        usual = 3.0 * math.exp(-0.01 * 4 * age)
+        left = usual + (0.0 - usual) * math.exp(-0.1 * 4 * age)
+        assert scores(router, 2.0 + age)[0] == pytest.approx((left + 1) / 4)
+
+
+def test_a_pool_that_was_once_seen_full_is_visited_again():
+    router = table(PartialSed(rng=Random(1), prior_weight=1e9), rates=(1.0, 1.0))
+    for depth in (80.0, 60.0, 40.0, 20.0, 0.0):
+        said(router, "b", 0.0, queue_depth=depth, rps=0.4)
+    chosen, open_ones = [], []
+    for k in range(1000):  # each takes three seconds, one comes a second: one pool is not enough
+        if len(open_ones) == 3:
+            ticket = open_ones.pop(0)
+            depth = sum(each.pool.id == ticket.pool.id for each in open_ones)
+            router.settle(ticket, float(k), Outcome.OK, report=Report(float(k), queue_depth=depth, rps=0.4))
+        open_ones.append(router.route(Job(k), float(k)))
+        chosen.append(open_ones[-1].pool.id)
+    assert chosen[-500:].count("b") > 150
 
 
 def test_k_divides_by_what_the_best_static_split_leaves_free():
@@ -87,7 +101,9 @@ def test_its_own_request_is_on_top_of_what_was_believed():
     router = sighted("relax")
     router.route(Job(1), 1.0, frozenset("b"))
     sight = router.policy.sights["a"]
-    assert (sight.backlog, sight.at) == (7.0, 1.0)
+    usual = 6.0 * math.exp(-0.04)
+    assert sight.backlog == pytest.approx(1 + usual + (6.0 - usual) * math.exp(-0.4))
+    assert sight.at == 1.0
 
 
 def test_a_report_that_is_older_than_the_last_is_dropped_and_own_requests_behind_it_are_added():
@@ -106,11 +122,14 @@ def test_rates_come_from_completions_a_busy_second_where_pools_count_them():
     for k in range(1, 11):  # others' requests are in the counters too
         said(router, "a", float(k), queue_depth=0.0, served=10.0 * k, busy=2.5 * k)
     assert router.policy.rate("a") == pytest.approx(4.0)
-    assert router.policy.means["a"].observations == 90, "the first report is where counting begins"
-    assert router.policy.own().keys() == {"b"}, "and that is known to all others already"
+    assert router.policy.means["a"].observations == 9, "one an answer of ours: dispatchers' sums add up"
+    assert router.policy.own()["a"] == pytest.approx((9, 2.25, 9))
     said(router, "a", 11.0, served=3.0, busy=0.9)  # it began anew
     said(router, "a", 12.0, served=5.0, busy=1.4)
-    assert router.policy.means["a"].observations == 92
+    assert router.policy.means["a"].observations == 10
+    ticket = router.route(Job(1), 12.5, frozenset("b"))
+    router.settle(ticket, 12.9, Outcome.OK, 0.39)
+    assert router.policy.means["a"].observations == 10, "not what is inferred where others send, too"
     said(router, "b", 13.0, queue_depth=1.0)
     assert router.policy.rate("b") == 1.0
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from dispatcher import shared
 from dispatcher.core.router import Router
-from dispatcher.core.types import Added, Job, Outcome, PoolSpec
+from dispatcher.core.types import Added, Job, Outcome, PoolSpec, Removed
 from dispatcher.policies.greedy import Greedy
 from dispatcher.policies.lased import Lased
 from dispatcher.shared import SharedLearning
@@ -47,7 +47,7 @@ class Member:
             self.router.settle(ticket, self.now, Outcome.OK, service)
 
     async def look(self):
-        return await self.shared._look_safely()
+        return await self.shared.look()
 
     def knows(self, pool):
         mean = self.policy.means[pool]
@@ -102,6 +102,98 @@ async def test_killed_emptied_and_back_it_is_given_all_again_and_nothing_twice(r
     assert one.knows("a") == two.knows("a") == (26, 3.7)
     for member in (one, two):
         await member.shared.close()
+
+
+async def test_an_emptied_server_gets_back_what_those_that_have_gone_had_seen(redis):
+    gone, one, two = Member(redis.url), Member(redis.url), Member(redis.url)
+    gone.sees("a", [0.5] * 4)
+    await gone.look()
+    await gone.shared.close()
+    one.sees("a", [0.1] * 6)
+    await all_look(one, two)
+    redis.ask("FLUSHALL")
+    for _ in range(2):
+        for member in (two, one):
+            assert await member.look()
+            assert member.knows("a") == (10, 2.6), "not even for a moment"
+    late = Member(redis.url)
+    await all_look(late)
+    assert late.knows("a") == (10, 2.6)
+    for member in (one, two, late):
+        await member.shared.close()
+
+
+@pytest.mark.parametrize("prior", [0.0, 5.0])
+async def test_another_policy_goes_on_with_its_own_part_and_that_of_the_others(redis, prior):
+    one, two = Member(redis.url, prior_weight=prior), Member(redis.url)
+    one.sees("a", [0.1] * 10)
+    two.sees("a", [0.2] * 20)
+    await all_look(one, two)
+    before, after = one.policy, Lased(rng=Random(1))
+    after.recall(before.remember())
+    after.reclaim(before.own())
+    one.router.switch(after, one.now)
+    one.policy = after
+    await all_look(one, two)
+    for member in (one, two):
+        assert member.knows("a") == (30, 5.0)
+    for member in (one, two):
+        await member.shared.close()
+
+
+async def test_a_pool_that_is_out_is_forgotten_and_remembered_like_any_other(redis):
+    one, two = Member(redis.url), Member(redis.url)
+    one.sees("a", [0.1] * 4)
+    await all_look(one, two)
+    one.router.apply(Removed("a"), one.now)
+    await all_look(one, two)
+    assert two.knows("a") == (4, 0.4), "what was seen of it stays"
+    one.policy.forget("a")
+    one.shared.forget("a")
+    await all_look(one, two)
+    assert two.knows("a") == (0, 0.0)
+    one.router.apply(Added(PoolSpec("a", guess=1.0)), one.now)
+    await all_look(one, two)
+    assert one.knows("a") == (0, 0.0)
+    for member in (one, two):
+        await member.shared.close()
+
+
+async def test_a_forget_whose_answer_is_lost_is_one_forget(redis):
+    one, two = Member(redis.url), Member(redis.url)
+    one.sees("a", [0.1])
+    await all_look(one, two)
+    one.policy.forget("a")
+    one.shared.forget("a")
+    script, answers = one.shared._script, 0
+
+    async def lost(args):
+        nonlocal answers
+        found = await script(args=args)
+        answers += 1
+        if answers <= 3:
+            raise TimeoutError
+        return found
+
+    one.shared._script = lost
+    for _ in range(3):
+        assert not await one.look()
+    one.sees("a", [0.7])
+    await all_look(one, two)
+    assert redis.ask("HGET", "test:epochs", "a") == "1"
+    assert one.knows("a") == two.knows("a") == (1, 0.7)
+    for member in (one, two):
+        await member.shared.close()
+
+
+async def test_a_policy_that_breaks_its_word_stops_nothing(redis, capsys):
+    member = Member(redis.url)
+    member.policy.own = lambda: 1 / 0
+    assert not await member.look()
+    del member.policy.own
+    assert await member.look()
+    assert "ZeroDivisionError" in capsys.readouterr().out
+    await member.shared.close()
 
 
 async def test_a_server_that_does_not_answer_holds_nobody_up(redis, monkeypatch):
