@@ -1,4 +1,5 @@
-"""Writes docs/reference.md and docs/attack.schema.json: configuration, metrics, commands, the schema of a summary. A test holds them in step.
+"""Writes docs/reference.md (configuration, metrics, commands) and docs/attack.schema.json, as the code tells them. A test
+holds them in step.
 
 python docs/reference.py
 """
