@@ -1,7 +1,6 @@
-"""Writes docs/reference.md (configuration, metrics, commands) and docs/attack.schema.json, as the code tells them. A test
-holds them in step.
+"""Writes docs/reference.md (configuration, metrics, commands) and docs/attack.schema.json, as the code tells them.
 
-python docs/reference.py
+A test holds them in step. python docs/reference.py
 """
 
 import asyncio
