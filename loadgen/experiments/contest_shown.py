@@ -5,15 +5,18 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.table import Table
 
 from loadgen.experiments.compare import difference, difference_json
 from loadgen.experiments.contest import METRICS, Contest, Standing, at_rate
-from loadgen.experiments.results import interval
+from loadgen.experiments.results import Floats, interval
 from loadgen.plot import COLOURS, PlotError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SHOWN = {"mean_response": "mean", "p99_response": "p99"}
 
@@ -99,8 +102,8 @@ def write_rows(contest: Contest, standings: Sequence[Standing], path: Path) -> N
 
 
 def draw(contest: Contest, standings: Sequence[Standing], path: Path) -> None:
-    """Every system's difference to the first, in percent, with intervals and rounds; a row a load, a panel a metric.
-    Raises PlotError without matplotlib."""
+    """Every system's times over the first one's, paired by round, with 95 % intervals of the geometric mean; a row a
+    load, a panel a metric. Raises PlotError without matplotlib or a second system."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -108,26 +111,29 @@ def draw(contest: Contest, standings: Sequence[Standing], path: Path) -> None:
     n, first = len(contest.systems) - 1, contest.systems[0].label
     if not n:
         raise PlotError("there is only one system")
-    figure = Figure(figsize=(11, len(contest.lams) * (0.9 + 0.34 * n) + 0.6), layout="constrained")
-    grid = figure.subplots(len(contest.lams), len(SHOWN), squeeze=False, sharey="row")
+    figure = Figure(figsize=(11, len(contest.lams) * (0.9 + 0.32 * n) + 0.4), layout="constrained")
+    grid = figure.subplots(len(contest.lams), len(SHOWN), squeeze=False, sharey="row", sharex="col")
     for row, lam in zip(grid, contest.lams, strict=True):
         reference, *others = at_rate(standings, lam)
         for (metric, label), axes in zip(SHOWN.items(), row, strict=True):
-            level = float(reference[metric].mean()) / 100
             for y, one in enumerate(others):
-                found = difference(one, reference, metric)
-                colour = COLOURS[1] if one.system.balancer else COLOURS[0]
-                axes.plot(
-                    found.values / level, [y + 0.2] * len(found.values), ".", color="grey", alpha=0.4, markersize=4
-                )
-                axes.errorbar(found.mean / level, y, xerr=(found.half or 0.0) / level, fmt="o", color=colour, capsize=3)
-            axes.axvline(0.0, color="black", linewidth=0.9)
+                _ratio(axes, y, one[metric] / reference[metric], COLOURS[1 if one.system.balancer else 0])
+            axes.axvline(1.0, color="black", linewidth=0.9)
             axes.set_yticks(range(n), [one.system.label for one in others])
             axes.set_ylim(n - 0.5, -0.5)
-            axes.set_title(
-                f"load {lam / contest.capacity:.2g}: {label} response, {first}'s {level * 100e3:.1f} ms", fontsize=10
-            )
-            axes.set_xlabel(f"% above {first}")
+            level = float(reference[metric].mean()) * 1e3
+            axes.set_title(f"load {lam / contest.capacity:.2g}: {label} response; {first} {level:.1f} ms", fontsize=10)
             axes.spines[["top", "right"]].set_visible(False)
             axes.grid(alpha=0.25)
+    for axes in grid[-1]:
+        axes.set_xlabel(f"times that of {first}")
     figure.savefig(path, dpi=130)
+
+
+def _ratio(axes: Axes, y: int, ratios: Floats, colour: str) -> None:
+    mean, half = (float(value) for value in interval(np.log(ratios)))
+    middle, low, high = (float(np.exp(value)) for value in (mean, mean - half, mean + half))
+    axes.plot(ratios, [y + 0.2] * len(ratios), ".", color="grey", alpha=0.4, markersize=4)
+    axes.errorbar(middle, y, xerr=[[middle - low], [high - middle]], fmt="o", color=colour, capsize=3)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
