@@ -19,6 +19,7 @@ from loadgen.records import Effort
 SHORT, SHORT_AT_LEAST = 0.01, 3  # of the requests due, that may leave after the traffic's end
 LATE_SHARE, LATE_INVALID = 0.1, 0.5  # of a response that is the generator's own lateness
 LATE_FLOOR, TAIL_FLOOR = 0.0001, 0.001  # seconds of lateness that are not worth a word: on average, and in the tail
+MAIN = 99.0  # percentile up to which lateness makes a run invalid; beyond, the percentile is not to be quoted
 DROPS = 0.01  # share of drops from which on open load was closed load
 FIT_INVALID = 0.15  # distance, beyond what is allowed, from which on the process is another one
 LITTLE = 0.02  # of the requests in flight, by which counting and stamps may differ
@@ -120,7 +121,7 @@ def _tail(found: Measures) -> list[Finding]:
     times, name, whole, late = worst
     if not name:
         return []
-    level = INVALID if times > 1 / (1 - LATE_INVALID) else WARNING
+    level = INVALID if times > 1 / (1 - LATE_INVALID) and PERCENTILES[name] <= MAIN else WARNING
     text = f"of {name}, {whole * 1e3:.1f} ms, the generator's lateness makes {late * 1e3:.1f} ms"
     return [Finding(level, text, f"believe the service times; {_FREE}")]
 

@@ -160,6 +160,17 @@ def test_good_runs_are_not_suspected(rate):
         assert summary.verdict == "valid", (rate, seed, summary.warnings)
 
 
+def test_a_stall_that_only_the_far_tail_shows_spoils_that_percentile_and_not_the_run():
+    records = good_run(1000.0)
+    stuck = (records.planned > 5.0) & (records.planned < 5.05)
+    records.done[stuck] += 5.05 - records.sent[stuck]
+    records.sent[stuck] = 5.05
+    records.done[:] = records.sent + 0.001
+    summary = summary_of(records, 1000.0)
+    assert summary.verdict == "valid with warnings"
+    assert any("of p999, " in text and "believe the service times" in text for text in summary.warnings)
+
+
 def test_one_late_request_at_the_end_spoils_no_short_run():
     records = good_run(1000.0, 1.0)
     records.sent[-1] += 0.03
