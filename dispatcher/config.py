@@ -29,9 +29,10 @@ from pydantic import (
 from dispatcher.core.types import PoolSpec
 from dispatcher.errors import ConfigError
 from dispatcher.net.addresses import UNIX, Address, parse_address
-from dispatcher.net.settings import Cause, Health, Limits, Retry, Settings, Timeouts, Waiting
+from dispatcher.net.settings import Cause, Health, Limits, Reports, Retry, Settings, Timeouts, Waiting
 from dispatcher.registry import nearest
 
+SECRETS = ("admin_token", "state_url")  # are not shown in errors
 STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
 LARGEST = 1e12
 ENV = "LASED_"
@@ -47,6 +48,8 @@ def _section(settings: type) -> type[BaseModel]:
     for f in fields(settings):
         if hints[f.name] is str:
             keys[f.name] = (str, Field(f.default, pattern=PATH))
+        elif hints[f.name] is bool:
+            keys[f.name] = (bool, f.default)
         elif hints[f.name] in (int, float):
             low, high = int(f.name in AT_LEAST_ONE), 1 if f.name in AT_MOST_ONE else LARGEST
             keys[f.name] = (hints[f.name], Field(f.default, ge=low, le=high))
@@ -145,9 +148,10 @@ class TracingConfig(BaseModel):
 
 class Config(BaseModel):
     """The whole file. rows: a file for one JSON line a decision, empty for none. state_file: where what is learned
-    outlives the process, empty for nowhere. seed: of the policy's dice. shadow: policies on trial. trusted_proxies:
-    networks whose word on a request's origin is believed. reuse_port: share the port with another process.
-    admin_token: what callers of the admin side must bear, empty for nothing."""
+    outlives the process, empty for nowhere. state_url: Redis, through which dispatchers in front of the same pools
+    share what they learn, empty for none; state_name: of their fleet there. seed: of the policy's dice. shadow:
+    policies on trial. trusted_proxies: networks whose word on a request's origin is believed. reuse_port: share the
+    port with another process. admin_token: what callers of the admin side must bear, empty for nothing."""
 
     model_config = STRICT
 
@@ -156,6 +160,8 @@ class Config(BaseModel):
     seed: int = 1
     rows: str = ""
     state_file: str = ""
+    state_url: Annotated[SecretStr, Field(strict=False)] = SecretStr("")
+    state_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,100}$")] = "lased"
     shadow: list[str] = Field(default_factory=list)
     trusted_proxies: list[str] = Field(default_factory=list)
     reuse_port: bool = False
@@ -167,6 +173,7 @@ class Config(BaseModel):
     health: _section(Health) = Field(default_factory=_section(Health))  # type: ignore[valid-type]
     queue: _section(Waiting) = Field(default_factory=_section(Waiting))  # type: ignore[valid-type]
     retry: _section(Retry) = Field(default_factory=_section(Retry))  # type: ignore[valid-type]
+    reports: _section(Reports) = Field(default_factory=_section(Reports))  # type: ignore[valid-type]
     tls: TlsConfig = Field(default_factory=TlsConfig)
     access_log: AccessLogConfig = Field(default_factory=AccessLogConfig)
     tracing: TracingConfig = Field(default_factory=TracingConfig)
@@ -208,6 +215,24 @@ class Config(BaseModel):
                 raise ValueError(f"two pools are named {name!r}; names must differ")
         return pools
 
+    @field_validator("state_url")
+    @classmethod
+    def _redis(cls, url: SecretStr) -> SecretStr:
+        text = url.get_secret_value()
+        if text and not text.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("must begin with redis://, rediss:// or unix://")
+        return url
+
+    @model_validator(mode="after")
+    def _one_memory(self) -> Config:
+        if self.state_file and self.shared_at:
+            raise ValueError("state_file and state_url: one memory is enough; leave one away")
+        return self
+
+    @property
+    def shared_at(self) -> str:
+        return self.state_url.get_secret_value()
+
     @model_validator(mode="after")
     def _two_ports(self) -> Config:
         address = parse_address(self.listen)
@@ -228,6 +253,7 @@ class Config(BaseModel):
             health=Health(**self.health.model_dump()),
             queue=Waiting(**self.queue.model_dump()),
             retry=Retry(**self.retry.model_dump() | {"on": tuple(self.retry.on)}),
+            reports=Reports(**self.reports.model_dump()),
             trusted=tuple(ip_network(text) for text in self.trusted_proxies),
         )
 
@@ -290,7 +316,7 @@ def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str, An
     found = []
     for name, text in environment.items():
         if name in known:
-            found.append((name, known[name], text if known[name] == "admin_token" else _toml_value(text)))
+            found.append((name, known[name], text if known[name] in SECRETS else _toml_value(text)))
         elif name.startswith(ENV):
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
             if near or any(variable.startswith(f"{name}_") for variable in known):
@@ -314,7 +340,7 @@ def describe(error: ValidationError) -> str:
         text = f"unknown key{nearest(str(first['loc'][-1]), _keys_at(first['loc'][:-1]))}"
     elif first["type"] == "missing":
         text = "is missing"
-    elif path == "admin_token" and first["type"] != "value_error":
+    elif path in SECRETS and first["type"] != "value_error":
         text = "must be a string"  # what was given stays secret
     elif first["type"] == "value_error":
         text = str(first["ctx"]["error"])

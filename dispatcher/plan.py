@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import ssl
+from importlib.util import find_spec
 
 from dispatcher import registry
 from dispatcher.config import Config, PolicyConfig, PoolConfig
-from dispatcher.core.interfaces import Learner, Policy
+from dispatcher.core.interfaces import Learner, Policy, Sharing
 from dispatcher.core.router import Router
 from dispatcher.core.streams import stream
 from dispatcher.core.types import Added
@@ -18,7 +19,19 @@ from dispatcher.errors import ConfigError
 from dispatcher.net.tls import client_context, server_context
 from dispatcher.net.upstream import Target
 
-FIXED = ("listen", "admin", "seed", "rows", "state_file", "reuse_port", "admin_token", "access_log", "tracing")
+FIXED = (
+    "listen",
+    "admin",
+    "seed",
+    "rows",
+    "state_file",
+    "state_url",
+    "state_name",
+    "reuse_port",
+    "admin_token",
+    "access_log",
+    "tracing",
+)
 
 
 class Plan:
@@ -28,6 +41,8 @@ class Plan:
         if before is not None:
             self._check_fixed(config, before)
         self.policy = learner(config.policy, config.seed, "policy", config.pools)
+        if config.shared_at:
+            check_sharing(config.policy.name, self.policy)
         self.shadows: dict[str, Policy] = {
             name: learner(PolicyConfig(name=name), config.seed, f"shadow/{name}", config.pools)
             for name in config.shadow
@@ -45,6 +60,16 @@ class Plan:
             other.append("tls")
         if other:
             raise ConfigError(f"{', '.join(other)}: cannot change while it runs; restart for that")
+
+
+def check_sharing(name: str, policy: object) -> None:
+    """Raises ConfigError if what this policy learns is no sum, or there is no client for Redis."""
+    if not isinstance(policy, Sharing):
+        raise ConfigError(f"state_url: policy {name!r} learns nothing that could be shared")
+    if getattr(policy, "estimator", "mean") != "mean":
+        raise ConfigError("state_url: only plain means are sums; leave policy.options.estimator away")
+    if find_spec("redis") is None:
+        raise ConfigError("state_url needs the extra redis: pip install 'lased-dispatcher[redis]'")
 
 
 def learner(policy: PolicyConfig, seed: int, dice: str, pools: list[PoolConfig]) -> Learner:

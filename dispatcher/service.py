@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from dispatcher import __version__, registry, state
 from dispatcher.access_log import AccessLog
 from dispatcher.config import Config, PoolConfig, describe
-from dispatcher.core.interfaces import Policy, Recorder, Remembered, Remembering
+from dispatcher.core.interfaces import Policy, Recorder, Remembered, Remembering, Sharing
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.router import Router
 from dispatcher.core.streams import stream
@@ -41,6 +41,7 @@ from dispatcher.recorders.jsonl import JsonLines
 from dispatcher.recorders.memory import Rows
 from dispatcher.recorders.prometheus import LearningCollector, PrometheusRecorder
 from dispatcher.recorders.shadow import Shadows
+from dispatcher.shared import SharedLearning
 
 if TYPE_CHECKING:
     from dispatcher.spans import OpenTelemetry
@@ -114,6 +115,9 @@ class Service:
         self.registry.register(collector)
         self.admin = Admin(self.server, self.meter, self.rows, self.registry, collector, self.clock, self, config.token)
         self._lag = self._tell_about_itself()
+        self.shared: SharedLearning | None = None
+        if config.shared_at:
+            self.shared = SharedLearning(config.shared_at, config.state_name, lambda: self.router.policy, self.registry)
         Gauge("lased_queue_length", "Requests that wait for room in a pool.", registry=self.registry).set_function(
             lambda: len(queue)
         )
@@ -196,6 +200,9 @@ class Service:
         self._remember()
         if isinstance(policy, Remembering):
             policy.recall(self._known)
+        before = self.router.policy
+        if self.shared is not None and isinstance(policy, Sharing) and isinstance(before, Sharing):
+            policy.reclaim(before.own())
         self.router.switch(policy, self.clock(), specs)
 
     def _leave(self, pool: str) -> None:
@@ -265,6 +272,19 @@ class Service:
     def drain_pool(self, name: str, drained: bool) -> None:
         self._amend(pools=[pool | {"drained": drained} if pool["name"] == name else pool for pool in self.pools()])
 
+    def forget_pool(self, name: str) -> None:
+        policy = self.router.policy
+        if not isinstance(policy, Sharing):
+            raise ConfigError(f"policy {self.config.policy.name!r} learns nothing that could be forgotten")
+        policy.forget(name)
+        self._forgotten(name)
+        if self.shared is not None:
+            self.shared.forget(name)
+        log.info("pool_forgotten", pool=name)
+
+    def _forgotten(self, pool: str) -> None:
+        self._known.pop(pool, None)
+
     def set_policy(self, entry: dict[str, Any]) -> None:
         if entry.keys() <= {"options"}:
             raise ConfigError("policy.name: is missing")
@@ -323,9 +343,12 @@ class Service:
         given = inherited(os.environ)
         share = self.config.reuse_port
         try:
+            if self.shared is not None:
+                await self.shared.begin()
+                jobs.append(asyncio.create_task(self.shared.run()))
             admin = await self.admin.listen(parse_address(self.config.admin), share, given.get("admin"))
             service = await self.server.listen(parse_address(self.config.listen), share, given.get("listen"))
-            jobs = [
+            jobs += [
                 asyncio.create_task(job())
                 for job in (self._watch_lag, self._write_files, self._keep_state, self.admin.live.take_pictures)
             ]
@@ -341,6 +364,8 @@ class Service:
             await self.server.cut()
             await self.admin.close()
             self._save_state()
+            if self.shared is not None:
+                await self.shared.close()
             for key, file in self._files:
                 try:
                     file.close()

@@ -30,6 +30,7 @@ DESCRIBED = {  # sections whose keys a dataclass explains
     "health": settings.Health,
     "retry": settings.Retry,
     "queue": settings.Waiting,
+    "reports": settings.Reports,
 }
 
 

@@ -24,7 +24,7 @@ from loadgen.command import (
     print_json,
     whole_numbers,
 )
-from loadgen.experiments import claims, pictures, tables
+from loadgen.experiments import claims, pictures, studies, tables
 from loadgen.experiments import spec as experiments
 from loadgen.experiments.reproduce import Plan, run, write
 from loadgen.experiments.results import Results
@@ -166,21 +166,39 @@ def profiles(given: Sequence[str], pools: int) -> tuple[str, ...]:
 
 @app.command(epilog="Example: lased-loadgen theory --lam 3.6 --mu 1,5")
 def theory(
-    lam: Annotated[float, typer.Option(help="Requests a second.")],
-    mu: Annotated[str, typer.Option(help="Rates by pool, services a second and server.")],
     what: Annotated[
-        str, typer.Argument(help="chain: fixed rules; exponent: SED's score with rates to a power; optimum; or all.")
+        str,
+        typer.Argument(
+            help="chain: fixed rules; exponent: SED's score with rates to a power; optimum; or all."
+            " whittle_finite, whittle_blocking: indices of one server that is seen only when it is picked."
+        ),
     ] = "all",
+    lam: Annotated[float | None, typer.Option(help="Requests a second.")] = None,
+    mu: Annotated[str | None, typer.Option(help="Rates by pool, services a second and server.")] = None,
     servers: Annotated[str | None, typer.Option(help="Servers by pool; default one each.")] = None,
     guess: Annotated[str | None, typer.Option(help="Estimates by pool, for SED that believes them (esed).")] = None,
     side: Annotated[
         int, typer.Option(min=0, help="States of a pool that are calculated with; 0: as many as it takes.")
     ] = 0,
+    capacity: Annotated[int, typer.Option(min=1, max=200, help="Whittle: K, jobs that the server holds.")] = 10,
+    rate: Annotated[float, typer.Option(help="Whittle: μ, services a slot.")] = 1.0,
+    beta: Annotated[float, typer.Option(min=0, max=1, help="Whittle: discount; 1 for the average reward.")] = 1.0,
+    ages: Annotated[int, typer.Option(min=1, max=100_000, help="Whittle: slots since it was picked.")] = 20,
     as_json: Json = False,
 ) -> None:
-    """Exact stationary values of two or three pools: exponential services, Poisson arrivals."""
+    """Exact stationary values of two or three pools: exponential services, Poisson arrivals; or index tables."""
+    from loadgen.experiments import indices
     from loadgen.experiments.exact import report, table
 
+    if what in indices.WHAT:
+        found = indices.report(what, capacity, rate, beta, ages)
+        if as_json:
+            print_json(found)
+        else:
+            output().print(indices.table(found))
+        return
+    if lam is None or mu is None:
+        raise ConfigError("--lam and --mu are needed")
     given = (
         numbers(mu, "mu"),
         whole_numbers(servers, "servers") if servers else (),
@@ -231,6 +249,11 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Show a figure of the paper again: rows, table, picture, and a verdict on each claim. Exits 1 if one fails."""
+    if (study := studies.find(figure)) is not None:
+        if backend is Backend.LIVE:
+            raise ConfigError(f"{figure} is simulated only")
+        _study(study, size.value, out / f"{figure}-{size.value}", seed, jobs, as_json)
+        return
     spec = experiments.load(figure)
     if size.value not in spec.sizes:
         raise ConfigError(f"{spec.name} has no size {size.value!r}; it has: {', '.join(spec.sizes)}")
@@ -248,6 +271,35 @@ def reproduce(
         output().print(tables.table(spec, results))
         output().print(tables.verdict_lines(verdicts), soft_wrap=True)
         print(f"rows, manifest, verdicts{' and picture' if picture else ''} in {plan.folder}")  # noqa: T201
+    if any(verdict.holds is False for verdict in verdicts):
+        raise typer.Exit(1)
+
+
+def _study(study: studies.Study, size: str, folder: Path, seed: int, jobs: int, as_json: bool) -> None:
+    prepare(folder)
+    bar, task = progress(1, study.name, "pieces")
+
+    def told(done: int, total: int, piece: str) -> None:
+        bar.update(task, completed=done, total=total, description=f"{study.name} {piece}")
+
+    try:
+        with bar:
+            results = studies.run(study, size, seed, folder, jobs, told)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise BrokenOffError(
+            f"broken off; finished pieces are in {folder}: the same command goes on from there"
+        ) from None
+    verdicts = study.verdicts(results, size)
+    studies.write(study, results, verdicts, folder)
+    picture = drawn(lambda path: study.draw(results, path), folder / f"{study.name}.png")
+    if as_json:
+        shown = [{"claim": v.claim.says, "holds": v.holds, "saw": v.saw} for v in verdicts]
+        print_json({"experiment": study.name, "folder": str(folder), "picture": picture, "verdicts": shown})
+    else:
+        for table in study.tables(results):
+            output().print(table)
+        output().print(tables.verdict_lines(verdicts), soft_wrap=True)
+        print(f"rows, verdicts{' and picture' if picture else ''} in {folder}")  # noqa: T201
     if any(verdict.holds is False for verdict in verdicts):
         raise typer.Exit(1)
 

@@ -59,6 +59,10 @@ def compare(
             " Those that are not installed are left out."
         ),
     ] = None,
+    dispatchers: Annotated[
+        int,
+        typer.Option(min=1, max=16, help="Live: each policy behind one dispatcher, and behind so many that share it."),
+    ] = 1,
     arrivals: Annotated[int, typer.Option(min=1, max=1_000_000_000, help="Requests in each replication.")] = 10_000,
     warmup: Annotated[int, typer.Option(min=0, help="Requests left out of the means, not of the regret.")] = 0,
     reps: Annotated[int, typer.Option(min=1, max=10_000_000, help="Replications; live: rounds.")] = 20,
@@ -97,12 +101,15 @@ def compare(
             LivePoolSpec(str(i + 1), r * scale, b * scale, c)
             for i, (r, b, c) in enumerate(zip(rates, beliefs, count, strict=True))
         )
-        systems = (*contest.policies(policies, 1 if against else 2), *installed(against or ""))
+        least = 1 if against or dispatchers > 1 else 2
+        systems = (*contest.policies(policies, least, dispatchers), *installed(against or ""))
         lams = tuple(rate * scale for rate in lams)
-        _live(contest.Contest(systems, pools, lams, arrivals, warmup, reps, seed, service, process), out, as_json)
+        told = "json" if dispatchers > 1 else "none"
+        given = contest.Contest(systems, pools, lams, arrivals, warmup, reps, seed, service, process, told)
+        _live(given, out, as_json)
         return
-    if against or len(lams) > 1:
-        raise ConfigError("--against and several loads need --backend live")
+    if against or len(lams) > 1 or dispatchers > 1:
+        raise ConfigError("--against, --dispatchers and several loads need --backend live")
     scenario = {"lam": lams[0], "mu": rates, "guess": beliefs, "service": service, "process": process,
                 "servers": count if servers else ()}  # fmt: skip
     size = {"arrivals": arrivals, "reps": reps, "warmup": warmup}

@@ -7,6 +7,7 @@ import pytest
 from dispatcher.config import load
 from dispatcher.errors import ConfigError
 from dispatcher.net.addresses import Address
+from dispatcher.plan import Plan
 
 GOOD = """
 listen = "127.0.0.1:8080"
@@ -115,3 +116,27 @@ def test_a_flag_is_blamed_for_itself(tmp_path):
 def test_a_bad_value_in_the_environment_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"^LASED_TIMEOUTS_ANSWER: timeouts\.answer: input should be a valid number"):
         load(write(tmp_path, GOOD), {"LASED_TIMEOUTS_ANSWER": "soon"}, {})
+
+
+@pytest.mark.parametrize("key", ["admin_token", "state_url"])
+@pytest.mark.parametrize("value", [["redis://:hush@h"], {"a": "hush"}, 5])
+def test_a_secret_that_is_none_is_not_shown(key, value):
+    with pytest.raises(ConfigError) as told:
+        load(None, {}, {"pools": [{"name": "a", "url": "http://127.0.0.1:9"}], key: value})
+    assert "hush" not in str(told.value)
+    assert key in str(told.value)
+
+
+def test_where_learning_is_shared_is_a_redis_and_the_only_memory():
+    pools = [{"name": "a", "url": "http://127.0.0.1:9"}]
+    for given, message in (({"state_url": "http://x"}, "must begin with redis://"),
+                           ({"state_url": "redis://x", "state_file": "y"}, "one memory is enough")):  # fmt: skip
+        with pytest.raises(ConfigError, match=message):
+            load(None, {}, {"pools": pools, **given})
+    assert load(None, {"LASED_STATE_URL": "redis://:1234@h/0"}, {"pools": pools}).shared_at == "redis://:1234@h/0"
+    config = load(None, {}, {"pools": pools, "state_url": "redis://x", "policy.name": "jsq"})
+    with pytest.raises(ConfigError, match="policy 'jsq' learns nothing that could be shared"):
+        Plan(config)
+    config = load(None, {}, {"pools": pools, "state_url": "redis://x", "policy.options": {"estimator": "window"}})
+    with pytest.raises(ConfigError, match="only plain means are sums"):
+        Plan(config)

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+from enum import StrEnum
 from random import Random
 from typing import Annotated, NoReturn
 
@@ -21,6 +22,14 @@ from workers.timing import precise_loop
 app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
 )
+
+
+class LoadForm(StrEnum):
+    """Of the load report."""
+
+    NONE = "none"
+    JSON = "json"
+    TEXT = "text"
 
 
 def fail(message: str, code: int) -> typer.Exit:
@@ -58,6 +67,9 @@ def pool(
     stream: Annotated[str, typer.Option(help="Name of their random stream; default work/<name>.")] = "",
     name: Annotated[str, typer.Option(help="What the pool calls itself in X-Pool; default the address.")] = "",
     report: Annotated[bool, typer.Option(help="Tell each service time in Server-Timing.")] = True,
+    load_report: Annotated[
+        LoadForm, typer.Option(help="Tell backlog and load in endpoint-load-metrics (ORCA).")
+    ] = LoadForm.NONE,
 ) -> None:
     """Run one worker pool: SERVERS parallel servers behind one first-come-first-served queue."""
     try:
@@ -71,12 +83,12 @@ def pool(
         with asyncio.Runner(loop_factory=precise_loop) as runner:
             if shape:
                 law = Profiled(law, shape, origin=runner.get_loop().time())
-            runner.run(serve(LivePool(law, servers, capacity), host, port, name, report))
+            runner.run(serve(LivePool(law, servers, capacity), host, port, name, report, load_report.value))
     except OSError as error:
         raise fail(f"cannot listen on {listen}: {os.strerror(error.errno or 0)}", 1) from None
 
 
-async def serve(live: LivePool, host: str, port: int, name: str, report: bool) -> None:
+async def serve(live: LivePool, host: str, port: int, name: str, report: bool, load: str = "none") -> None:
     """Listen until a signal comes. Prints the address, which a port of 0 leaves open. Raises OSError."""
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -85,7 +97,7 @@ async def serve(live: LivePool, host: str, port: int, name: str, report: bool) -
         (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=4096
     )
     bound = listening.getsockname()
-    runner = web.ServerRunner(make_server(live, name or f"{bound[0]}:{bound[1]}", report), shutdown_timeout=1.0)
+    runner = web.ServerRunner(make_server(live, name or f"{bound[0]}:{bound[1]}", report, load), shutdown_timeout=1.0)
     await runner.setup()
     try:
         await web.SockSite(runner, listening, backlog=4096).start()

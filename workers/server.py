@@ -8,6 +8,7 @@ A job whose client leaves while it waits is dropped; one in service holds its se
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from dataclasses import dataclass
 
@@ -15,6 +16,9 @@ from aiohttp import web
 
 from workers.distributions import ServiceTime
 from workers.station import Station
+
+RATE_JOBS = 200  # jobs that the rate is an average of
+LONGEST_GAP = 20  # mean gaps that one counts for at most, so that an hour of silence is not averaged away for long
 
 
 class QueueFullError(Exception):
@@ -41,6 +45,8 @@ class LivePool:
         self._busy = 0
         self.served = 0
         self.busy_time = 0.0
+        self.rate = 0.0  # jobs a second, over about the last RATE_JOBS
+        self._ended_at: float | None = None
         self.dropped = 0
 
     def __repr__(self) -> str:
@@ -62,6 +68,16 @@ class LivePool:
                 self.dropped += 1
             raise
 
+    @property
+    def backlog(self) -> int:
+        """Jobs in service and waiting."""
+        return self._busy + len(self._waiting)
+
+    @property
+    def utilization(self) -> float:
+        """Share of the servers at work."""
+        return self._busy / self._servers
+
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         while self._waiting and self._busy < self._servers:
             work = self._waiting.popleft()
@@ -69,19 +85,32 @@ class LivePool:
             self._busy += 1
             loop.call_at(self._station.admit(work.arrived_at, service), self._finish, work, service, loop)
 
+    def _count_rate(self, now: float) -> None:
+        """A job is done now: the mean time between ends, older ones fading."""
+        if self._ended_at is not None:
+            weight = max(1 / RATE_JOBS, 1 / self.served)
+            before = 1 / self.rate if self.rate else now - self._ended_at
+            passed = min(now - self._ended_at, LONGEST_GAP * before) if self.served > 10 else now - self._ended_at
+            gap = before + weight * (passed - before)
+            self.rate = 1 / gap if gap > 0 else self.rate
+        self._ended_at = now
+
     def _finish(self, work: Work, service: float, loop: asyncio.AbstractEventLoop) -> None:
         self._busy -= 1
         self.served += 1
         self.busy_time += service
+        self._count_rate(loop.time())
         if not work.done.done():
             work.done.set_result(service)
         self._start(loop)
 
 
-def make_server(pool: LivePool, name: str, report: bool = True) -> web.Server:
+def make_server(pool: LivePool, name: str, report: bool = True, load: str = "none") -> web.Server:
     """An HTTP server that serves every request, whatever its method and path, from this pool.
 
-    name: told in `X-Pool`. report: tell the service time, `Server-Timing: service;dur=<ms>`.
+    name: told in `X-Pool`. report: tell the service time, `Server-Timing: service;dur=<ms>`. load: the form in which
+    each answer tells what it leaves behind, none, json or text (`endpoint-load-metrics` of Open Request Cost
+    Aggregation).
     """
 
     async def handle(request: web.BaseRequest) -> web.Response:
@@ -94,6 +123,24 @@ def make_server(pool: LivePool, name: str, report: bool = True) -> web.Server:
         headers = {"X-Pool": name}
         if report:
             headers["Server-Timing"] = f"service;dur={service * 1e3:.6f}"
+        if load != "none":
+            headers["endpoint-load-metrics"] = load_report(pool, load)
         return web.Response(text=f"served by {name}\n", headers=headers)
 
     return web.Server(handle, handler_cancellation=True, access_log=None)
+
+
+def load_report(pool: LivePool, form: str) -> str:
+    """The header's value, after a job has left.
+
+    >>> from random import Random
+    >>> from workers.distributions import Fixed
+    >>> load_report(LivePool(Fixed(10.0, Random(1))), "text")[:49]
+    'TEXT application_utilization=0, rps_fractional=0, '
+    """
+    plain = {"application_utilization": pool.utilization, "rps_fractional": round(pool.rate, 6)}
+    named = {"queue_depth": pool.backlog, "completed": pool.served, "busy_seconds": round(pool.busy_time, 9)}
+    if form == "json":
+        return "JSON " + json.dumps(plain | {"named_metrics": named}, separators=(",", ":"))
+    pairs = plain | {f"named_metrics.{key}": value for key, value in named.items()}
+    return "TEXT " + ", ".join(f"{key}={value:.15g}" for key, value in pairs.items())

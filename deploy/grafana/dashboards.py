@@ -35,6 +35,7 @@ UP = f"lased_pool_up{{{POOL}}} {CONFIGURED}"
 QUANTILES = (0.5, 0.9, 0.99)
 NO_SHADOW = "no shadow policy"
 NO_TRUTH = "no true rates configured"
+NOT_SHARED = "nothing is shared: no state_url"
 
 Query = tuple[str, str]  # PromQL and legend
 
@@ -350,6 +351,13 @@ def learning() -> model.Dashboard:
               units.CountsPerSecond, (rate("lased_service_observations_total", "pool"), "{{pool}}"), width=12),
         graph("Service times, mean", "As reported by the pools or inferred.", units.Seconds,
               (mean("lased_service_seconds", "pool"), "{{pool}}"), width=12),
+        graph("Reported backlog", "Requests left at a pool, in its last word to this dispatcher; others' are among "
+              "them.", units.Short, (value("lased_pool_reported_queue_depth", how="max"), "{{pool}}"),
+              empty="no pool reports its load"),
+        graph("Sharing", "1 while what is learned is shared through Redis (state_url).", units.Short,
+              (value("lased_shared_learning_up", "instance", ALL, "min"), "{{instance}}"), empty=NOT_SHARED),
+        graph("Exchanges", "With the others, a second.", units.CountsPerSecond,
+              (rate("lased_shared_learning_looks_total", "outcome", ALL), "{{outcome}}"), empty=NOT_SHARED),
     ]  # fmt: skip
     choices = [
         graph("Regret by cause", "Share of the decisions that the oracle would not have made. It falls towards 0 when "

@@ -86,6 +86,8 @@ class Learner(Policy, Protocol):
         ...
 
 
+Sums = tuple[float, float, float]  # services, seconds, observations
+NOTHING_SEEN: Sums = (0.0, 0.0, 0.0)
 Remembered = dict[str, dict[str, float]]  # by pool: weight, total (seconds), observations
 
 
@@ -99,6 +101,27 @@ class Remembering(Protocol):
 
     def recall(self, known: Remembered) -> None:
         """Begin with this knowledge, for pools that join from now on. Called before any has."""
+        ...
+
+
+@runtime_checkable
+class Sharing(Protocol):
+    """A policy whose knowledge is a sum, and may be added to from outside."""
+
+    def own(self) -> dict[str, Sums]:
+        """What it has seen itself of each pool it knows, the guess not counted."""
+        ...
+
+    def reclaim(self, own: dict[str, Sums]) -> None:
+        """Of what it was told to recall, this is its own; the rest is others'."""
+        ...
+
+    def absorb(self, pool: str, others: Sums) -> None:
+        """What others have seen in all, in place of what they had."""
+        ...
+
+    def forget(self, pool: str) -> None:
+        """Begin anew with this pool, from its guess."""
         ...
 
 

@@ -14,7 +14,7 @@ from dispatcher.core.fleet import Fleet, Pool, View
 from dispatcher.core.interfaces import Policy, Recorder
 from dispatcher.core.ramp import Ramp
 from dispatcher.core.service import ServiceClock
-from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, PoolSpec, Ticket
+from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, PoolSpec, Report, Ticket
 from dispatcher.errors import ConfigError, InternalError, NoPoolAvailable, PolicyError, PoolsFull
 
 NOTHING: frozenset[str] = frozenset()
@@ -81,12 +81,19 @@ class Router:
             self._clock(ticket.pool).forget(ticket, now)
 
     def settle(
-        self, ticket: Ticket, now: float, outcome: Outcome, service_time: float | None = None, teaches: bool = True
+        self,
+        ticket: Ticket,
+        now: float,
+        outcome: Outcome,
+        service_time: float | None = None,
+        teaches: bool = True,
+        report: Report | None = None,
     ) -> Completion:
         """The request has left its pool.
 
         service_time: seconds of work if the pool or the simulator told; else, or if it cannot be true, inferred where
-        that is switched on. teaches: False drops it; so does an outcome that is not OK. Raises InternalError at a
+        that is switched on. teaches: False drops it; so does an outcome that is not OK. report: what the pool said of
+        itself. Raises InternalError at a
         second call for one ticket.
         """
         if not ticket.is_open:
@@ -103,7 +110,7 @@ class Router:
             service_time = inferred if service_time is None else service_time
         if ticket.by is not self.policy:  # what its own policy noted on it would mislead another
             ticket.decision = replace(ticket.decision, memo=None)
-        done = Completion(ticket, now, service_time if teaches else None, outcome)
+        done = Completion(ticket, now, service_time if teaches else None, outcome, report)
         try:
             self.policy.learn(done, self.fleet)
         except Exception as error:  # noqa: BLE001 - a stranger's code: the count is right already

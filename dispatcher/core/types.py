@@ -125,6 +125,22 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
+class Report:
+    """What a pool said of itself with an answer; None for what it did not say.
+
+    at: when it did. queue_depth: requests left there. served, busy: services done and seconds of them, since it began;
+    of all servers together. utilization: share of its servers at work. rps: requests a second that it serves.
+    """
+
+    at: float
+    queue_depth: float | None = None
+    served: float | None = None
+    busy: float | None = None
+    utilization: float | None = None
+    rps: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """The end of a ticket. `service_time` is seconds of work, None where it is not known or must not teach."""
 
@@ -132,3 +148,4 @@ class Completion:
     finished_at: float
     service_time: float | None
     outcome: Outcome
+    report: Report | None = None

@@ -15,6 +15,8 @@ from dispatcher.net.framing import Body
 from dispatcher.net.heads import HOP_BY_HOP, KEPT, NAME, VERSION, VIA, Fields, Headers, tokens
 
 BODILESS = frozenset((204, 304))
+Set = frozenset[bytes]
+NOTHING: Set = frozenset()
 _REASON = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 NOT_TRAILERS = (
     frozenset(  # fields that frame or route a message, or let somebody in, may not come behind it (RFC 9110 6.5.1)
@@ -27,7 +29,7 @@ NOT_TRAILERS = (
 class Response:
     """A parsed head of an answer. length: of the body, for this request's method."""
 
-    __slots__ = ("connection", "headers", "keep_alive", "length", "minor", "reason", "status", "timing")
+    __slots__ = ("connection", "headers", "keep_alive", "length", "load", "minor", "reason", "status", "timing")
 
     def __init__(self, status: int, reason: bytes, minor: int, headers: Headers) -> None:
         self.status = status
@@ -38,6 +40,7 @@ class Response:
         self.connection: frozenset[bytes] = frozenset()
         self.keep_alive = minor > 0
         self.timing: bytes | None = None
+        self.load: bytes | None = None
 
     def __repr__(self) -> str:
         return f"<Response {self.status}>"
@@ -78,6 +81,8 @@ def parse_response(raw: bytes, method: bytes) -> Response:
             response.connection |= tokens(value)
         elif key == b"server-timing":
             response.timing = value if response.timing is None else response.timing + b"," + value
+        elif key == b"endpoint-load-metrics":
+            response.load = value
     if response.connection:
         response.keep_alive = b"close" not in response.connection and (
             minor > 0 or b"keep-alive" in response.connection
@@ -92,15 +97,17 @@ def parse_response(raw: bytes, method: bytes) -> Response:
     return response
 
 
-def forward_response(response: Response, minor: int, keep_alive: bool, name: bytes = NAME, date: bytes = b"") -> bytes:
+def forward_response(
+    response: Response, minor: int, keep_alive: bool, name: bytes = NAME, date: bytes = b"", hidden: Set = NOTHING
+) -> bytes:
     """The head for the client. A body of unknown length is said to come in chunks, unless the client is HTTP/1.0.
 
     minor: the client's version. keep_alive: whether the client's connection stays open; an answer without length to
     an HTTP/1.0 client is ended by closing it, which the caller must see to. date: for an answer that tells none (RFC
-    9110 6.6.1).
+    9110 6.6.1). hidden: fields, in small letters, that are not for the client.
     """
     parts = [b"HTTP/1.1 %d " % response.status, response.reason, b"\r\n"]
-    dropped = HOP_BY_HOP | (response.connection - KEPT)
+    dropped = HOP_BY_HOP | hidden | (response.connection - KEPT)
     connection = [b"close"] if not keep_alive else [b"keep-alive"] if minor == 0 else []
     if response.status in (101, 426):  # it must say to what (RFC 9110 15.2.2, 15.5.22)
         dropped -= {b"upgrade"}

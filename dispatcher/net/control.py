@@ -40,6 +40,7 @@ class Control(Protocol):
     def add_pool(self, entry: dict[str, Any]) -> None: ...
     def remove_pool(self, name: str) -> None: ...
     def drain_pool(self, name: str, drained: bool) -> None: ...
+    def forget_pool(self, name: str) -> None: ...
     def set_policy(self, entry: dict[str, Any]) -> None: ...
     def reload(self) -> None: ...
 
@@ -106,6 +107,7 @@ class Changes:
             web.post("/pools", self.add),
             web.delete("/pools/{name}", self.remove),
             web.post("/pools/{name}/{verb:drain|undrain}", self.drain),
+            web.post("/pools/{name}/forget", self.forget),
             web.post("/policy", self.policy),
             web.post("/reload", self.reload),
         ]
@@ -127,6 +129,10 @@ class Changes:
         """A pool gets no new request, or requests again."""
         drained = request.match_info["verb"] == "drain"
         return self._try(lambda: self._control.drain_pool(self._name(request), drained))
+
+    async def forget(self, request: web.Request) -> web.Response:
+        """What was learned of a pool is dropped, by all dispatchers that share it."""
+        return self._try(lambda: self._control.forget_pool(self._name(request)))
 
     async def policy(self, request: web.Request) -> web.Response:
         """Another policy, or other options. The body is the section [policy], in JSON."""

@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 
 from dispatcher.core.router import NOTHING
-from dispatcher.core.types import Job, Outcome, Ticket
+from dispatcher.core.types import Job, Outcome, Report, Ticket
 from dispatcher.errors import BadRequest, OutOfResources, PoolsFull, RequestError, UpstreamRefused, UpstreamStale
+from dispatcher.net import orca
 from dispatcher.net.answers import Response, forward_response, last_chunk, own_answer, service_time
 from dispatcher.net.backend import SWITCHING, PoolConnection
 from dispatcher.net.clock import http_date
@@ -24,6 +25,8 @@ from dispatcher.net.queue import Place
 from dispatcher.net.retries import cause
 
 CLIENT_LEFT = 499
+SHOWN: frozenset[bytes] = frozenset()
+HIDDEN = frozenset({orca.FIELD})  # load reports are for us, unless told otherwise
 
 
 class Exchange:
@@ -40,6 +43,7 @@ class Exchange:
         "_pieces",
         "_place",
         "_refused",
+        "_report",
         "_response",
         "_retriable",
         "_span",
@@ -70,6 +74,7 @@ class Exchange:
         self._connection: PoolConnection | None = None
         self._response: Response | None = None
         self._answered_at: float | None = None  # when the last byte of the answer was here
+        self._report: Report | None = None
         self.reported: float | None = None  # seconds of service, in the pool's own word
         self._refused: BadRequest | None = None
         self._place: Place | None = None  # in the queue
@@ -231,7 +236,7 @@ class Exchange:
             self._ticket = self._connection = None
             ended_at = self._answered_at or forwarder.clock()
             teaches = 200 <= self._status < 400  # not the length of a tunnel, nor how fast something went wrong
-            done = forwarder.router.settle(ticket, ended_at, outcome, self.reported, teaches)
+            done = forwarder.router.settle(ticket, ended_at, outcome, self.reported, teaches, self._report)
             self._client.attach_upload(None)  # after the count: nothing that follows may keep it from coming down
             if connection is not None:
                 connection.release()
@@ -321,7 +326,12 @@ class Exchange:
             self._chunked = isinstance(response.length, Body) and self.request.minor > 0
             self.keep_alive = self.keep_alive and not self.unframed and self._client.upload_complete
             self.reported = service_time(response.timing)
-        self._head += forward_response(response, self.request.minor, self.keep_alive, self._forwarder.name, http_date())
+            if response.load is not None and self._forwarder.settings.reports.read:
+                self._report = orca.parse(response.load, self._forwarder.clock())
+        forwarder = self._forwarder
+        hidden = SHOWN if forwarder.settings.reports.forward else HIDDEN
+        date = http_date()
+        self._head += forward_response(response, self.request.minor, self.keep_alive, forwarder.name, date, hidden)
 
     def answer_data(self, data: bytes) -> None:
         self._pieces.append(data)

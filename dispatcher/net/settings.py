@@ -86,6 +86,15 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
+class Reports:
+    """Load reports of pools, the header `endpoint-load-metrics`. read: whether they are believed. forward: whether
+    clients get to see them."""
+
+    read: bool = True
+    forward: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """trusted: networks whose X-Forwarded-* and Forwarded fields are believed and added to."""
 
@@ -94,4 +103,5 @@ class Settings:
     health: Health = field(default_factory=Health)
     retry: Retry = field(default_factory=Retry)
     queue: Waiting = field(default_factory=Waiting)
+    reports: Reports = field(default_factory=Reports)
     trusted: tuple[IPv4Network | IPv6Network, ...] = ()

@@ -13,7 +13,7 @@ from random import Random
 from dispatcher.core.choosing import Ties, argmin, check_ties
 from dispatcher.core.delay import Delays, Floats, work_ahead
 from dispatcher.core.episodes import Episode
-from dispatcher.core.interfaces import FleetView, PoolView, Remembered
+from dispatcher.core.interfaces import NOTHING_SEEN, FleetView, PoolView, Remembered, Sums
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, PoolSpec
 from dispatcher.errors import ConfigError
 from dispatcher.estimators.mean import Mean
@@ -197,6 +197,7 @@ class LearningPolicy(SedPolicy):
         self.prior_weight = prior_weight
         self.means: dict[str, Mean] = {}
         self._left: dict[str, Mean] = {}
+        self._own: dict[str, Sums] = {}  # what was seen here; what other dispatchers saw is in the means, too
 
     def adapt(self, change: Change, fleet: FleetView) -> None:
         if isinstance(change, Added):
@@ -208,7 +209,9 @@ class LearningPolicy(SedPolicy):
         else:
             self._left[change.pool] = self.means.pop(change.pool)
             while len(self._left) > REMEMBERED:
-                del self._left[next(iter(self._left))]
+                oldest = next(iter(self._left))
+                del self._left[oldest]
+                self._own.pop(oldest, None)
         super().adapt(change, fleet)
 
     def remember(self) -> Remembered:
@@ -225,14 +228,46 @@ class LearningPolicy(SedPolicy):
             mean = self._make(1.0, 0.0)
             mean.restore(**seen)
             self._left[pool] = mean
+            self._own[pool] = seen["weight"], seen["total"], seen["observations"]
+
+    def own(self) -> dict[str, Sums]:
+        """What was seen here of each pool, open or remembered. Only plain means are sums."""
+        return dict.fromkeys(self.means, NOTHING_SEEN) | self._own
+
+    def reclaim(self, own: dict[str, Sums]) -> None:
+        self._own = dict(own)
+
+    def absorb(self, pool: str, others: Sums) -> None:
+        """What other dispatchers have seen of a pool by now, in place of what they had."""
+        mean = self.means.get(pool) or self._left.get(pool)
+        if mean is None:
+            return
+        n, s, seen = (a + b for a, b in zip(self._own.get(pool, NOTHING_SEEN), others, strict=True))
+        mean.restore(
+            self.prior_weight + max(0.0, n), self.prior_weight / mean.guess + (max(0.0, s) if n > 0 else 0.0), seen
+        )
+        self.rate_changed(pool)
+
+    def forget(self, pool: str) -> None:
+        """Begin anew with a pool, from its guess."""
+        self._own.pop(pool, None)
+        self._left.pop(pool, None)
+        if pool in self.means:
+            self.means[pool] = self._make(self.specs[pool].guess, self.prior_weight)
+            self.rate_changed(pool)
+
+    def observe(self, pool: str, service_time: float, now: float) -> None:
+        """One more service, seen here."""
+        mean = self.means.get(pool) or self._left.get(pool)
+        if mean is not None:
+            mean.learn_one(service_time, now)
+            n, s, seen = self._own.get(pool, NOTHING_SEEN)
+            self._own[pool] = n + 1, s + service_time, seen + 1
+            self.rate_changed(pool)
 
     def learn(self, done: Completion, fleet: FleetView) -> None:
         if done.service_time is not None:
-            pool = done.ticket.decision.pool
-            mean = self.means.get(pool) or self._left.get(pool)
-            if mean is not None:
-                mean.learn_one(done.service_time, done.finished_at)
-                self.rate_changed(pool)
+            self.observe(done.ticket.decision.pool, done.service_time, done.finished_at)
         super().learn(done, fleet)
 
     def rate(self, pool: str) -> float:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-from dispatcher.core.interfaces import FleetView
+from dispatcher.core.interfaces import FleetView, Sums
 from dispatcher.core.types import Added, Change, Decision, Job, Phase
 from dispatcher.errors import ConfigError
 from dispatcher.policies.base import REMEMBERED, LearningPolicy
@@ -117,6 +117,23 @@ class Lased(LearningPolicy):
 
     def rate_changed(self, pool: str) -> None:
         """Only at the end of an episode."""
+
+    def absorb(self, pool: str, others: Sums) -> None:
+        super().absorb(pool, others)
+        self._before_an_episode()
+
+    def forget(self, pool: str) -> None:
+        super().forget(pool)
+        self._rates.pop(pool, None)
+        if pool in self.means:
+            self._rates[pool] = self.means[pool].rate
+        self.rates_changed()
+
+    def _before_an_episode(self) -> None:
+        """Where none has begun, the next one begins with what is known now."""
+        if not self.episode.arrivals:
+            self._rates = {pool: mean.rate for pool, mean in self.means.items()}
+            self.rates_changed()
 
     def adapt(self, change: Change, fleet: FleetView) -> None:
         if isinstance(change, Added):

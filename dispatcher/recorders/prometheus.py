@@ -53,6 +53,8 @@ class PrometheusRecorder:
         self._up = Gauge("lased_pool_up", "1 while the pool takes requests.", ["pool"], **new)
         self._upstream_errors = Counter("lased_upstream_errors_total", "Tries that a pool failed.",
                                         ["pool", "reason"], **new)  # fmt: skip
+        self._reported = Gauge("lased_pool_reported_queue_depth", "Requests left there, in the pool's last word.",
+                               ["pool"], **new)  # fmt: skip
         self._retries = Counter("lased_retries_total", "Further tries of a request.", ["reason"], **new)
         self._rejected = Counter("lased_rejected_total", "Requests refused without being routed.", ["reason"], **new)
         self._queued = Histogram("lased_queue_wait_seconds", "Waits for room in a pool, of requests that had to wait.",
@@ -86,6 +88,8 @@ class PrometheusRecorder:
             served = self._served.get(done.ticket.pool.id)
             if served is not None:
                 served.observe(done.service_time)
+        if done.report is not None and done.report.queue_depth is not None and done.ticket.pool.id in self._answered:
+            self._reported.labels(done.ticket.pool.id).set(done.report.queue_depth)
         if self._learner is not None and self._learner.episode is not self._episode:
             self._episode_ended(self._learner.episode)
 
@@ -163,7 +167,8 @@ class PrometheusRecorder:
             self._notify(f"pool_{verdict}", pool=pool)
 
     def pool_gone(self, pool: str) -> None:
-        self._up.remove_by_labels({"pool": pool})  # neither up nor down: it is no pool of ours
+        for family in (self._up, self._reported):  # neither up nor down: it is no pool of ours
+            family.remove_by_labels({"pool": pool})
         self._verdicts.pop(pool, None)
         self._last_error.pop(pool, None)
         self._gone[pool] = None

@@ -125,8 +125,9 @@ class LiveSystem:
 
 @contextlib.asynccontextmanager
 async def live_pools(
-    pools: Sequence[LivePoolSpec], folder: Path, seed: int = 1, report: bool = True, service: str = "exp"
-) -> AsyncIterator[tuple[dict[str, Child], dict[str, str]]]:
+    pools: Sequence[LivePoolSpec], folder: Path, seed: int = 1, report: bool = True, service: str = "exp",
+    load_report: str = "none",
+) -> AsyncIterator[tuple[dict[str, Child], dict[str, str]]]:  # fmt: skip
     """Worker pools, and the address of each. Pool i draws its services from the stream `work/i` of `seed`, so two
     systems of one seed serve alike."""
     async with contextlib.AsyncExitStack() as stack:
@@ -134,7 +135,7 @@ async def live_pools(
         for i, pool in enumerate(pools):
             arguments = ["--listen", "127.0.0.1:0", "--rate", str(pool.rate), "--servers", str(pool.servers),
                          "--service", service, "--seed", str(seed), "--stream", f"work/{i}", "--name", pool.name,
-                         "--report" if report else "--no-report"]  # fmt: skip
+                         "--report" if report else "--no-report", "--load-report", load_report]  # fmt: skip
             workers[pool.name] = await stack.enter_async_context(started("workers", arguments, folder))
         for pool in pools:
             addresses[pool.name] = await workers[pool.name].line("listening on")
@@ -148,15 +149,31 @@ async def live_system(
 ) -> AsyncIterator[LiveSystem]:  # fmt: skip
     """Worker pools, as `live_pools` runs them, and a dispatcher in front of them. extra: more TOML for the dispatcher's
     file, top-level keys."""
+    async with live_fleet(policy, pools, 1, seed, report, service, options, extra) as (system,):
+        yield system
+
+
+@contextlib.asynccontextmanager
+async def live_fleet(
+    policy: str, pools: Sequence[LivePoolSpec], dispatchers: int, seed: int = 1, report: bool = True,
+    service: str = "exp", options: dict[str, Any] | None = None, extra: str = "", load_report: str = "none",
+) -> AsyncIterator[list[LiveSystem]]:  # fmt: skip
+    """As `live_system`, with several dispatchers in front of the same pools. load_report: what these tell of their
+    load."""
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="lased-")))
-        workers, addresses = await stack.enter_async_context(live_pools(pools, folder, seed, report, service))
-        rows, file = folder / "rows.jsonl", folder / "dispatcher.toml"
-        file.write_text(_configuration(policy, options or {}, pools, addresses, rows, seed, extra))
-        dispatcher = await stack.enter_async_context(started("dispatcher", ["serve", "--config", str(file)], folder))
-        url = await dispatcher.line("listening on")
-        admin = await dispatcher.line("admin on")
-        yield LiveSystem(f"http://{url}", f"http://{admin}", rows, workers, addresses, dispatcher)
+        workers, addresses = await stack.enter_async_context(
+            live_pools(pools, folder, seed, report, service, load_report)
+        )
+        systems = []
+        for k in range(dispatchers):
+            rows, file = folder / f"rows-{k}.jsonl", folder / f"dispatcher-{k}.toml"
+            file.write_text(_configuration(policy, options or {}, pools, addresses, rows, seed + k, extra))
+            arguments = ["serve", "--config", str(file)]
+            dispatcher = await stack.enter_async_context(started("dispatcher", arguments, folder))
+            url, admin = await dispatcher.line("listening on"), await dispatcher.line("admin on")
+            systems.append(LiveSystem(f"http://{url}", f"http://{admin}", rows, workers, addresses, dispatcher))
+        yield systems
 
 
 def _configuration(

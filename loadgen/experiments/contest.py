@@ -26,12 +26,13 @@ from dispatcher import registry
 from dispatcher.core.streams import stream
 from loadgen import arrivals as processes
 from loadgen.attack import Limits
-from loadgen.experiments.backends import BackendError, LivePoolSpec, live_pools, live_system
+from loadgen.experiments.backends import BackendError, LivePoolSpec, live_fleet, live_pools
 from loadgen.experiments.balancers import balancer_system, parse
 from loadgen.experiments.compare import axis_of
 from loadgen.experiments.results import Floats
 from loadgen.histogram import distribution
 from loadgen.records import Records
+from loadgen.schedule import choose_targets
 from loadgen.sender import senders, write_job
 from loadgen.targets import Request
 
@@ -41,26 +42,35 @@ Told = Callable[[int, int, str], None]  # turns done, of how many, which is next
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """policy with its options, or the text of a balancer."""
+    """policy with its options, behind so many dispatchers; or the text of a balancer."""
 
     label: str
     policy: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     balancer: str = ""
+    dispatchers: int = 1
 
 
-def policies(text: str, least: int) -> tuple[System, ...]:
-    """ "lased,lased/n0=3": tried before anything runs; at least so many. Raises ConfigError."""
+def policies(text: str, least: int, dispatchers: int = 1) -> tuple[System, ...]:
+    """ "lased,lased/n0=3": tried before anything runs; at least so many. dispatchers: each behind one and behind so
+    many. Raises ConfigError."""
     systems = []
     for entry in axis_of(text, least):
-        registry.create(entry["policy"], Random(0), dict(entry["options"]))
-        systems.append(System(entry["label"], entry["policy"], entry["options"]))
+        label, policy, options = entry["label"], entry["policy"], entry["options"]
+        made = registry.create(policy, Random(0), dict(options))
+        if dispatchers == 1:
+            systems.append(System(label, policy, options))
+            continue
+        for n in (1, dispatchers):
+            each = ({"replicas": n} if hasattr(made, "replicas") else {}) | options
+            systems.append(System(f"{label} × {n}", policy, each, dispatchers=n))
     return tuple(systems)
 
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """What is compared. lams: requests a second. requests: of a turn; warmup: of them, left out of the times."""
+    """What is compared. lams: requests a second. requests: of a turn; warmup: of them, left out of the times.
+    load_report: what pools tell of their load."""
 
     systems: tuple[System, ...]
     pools: tuple[LivePoolSpec, ...]
@@ -71,6 +81,7 @@ class Contest:
     seed: int = 1
     service: str = "exp"
     process: str = "poisson"
+    load_report: str = "none"
 
     @property
     def capacity(self) -> float:
@@ -147,21 +158,26 @@ async def _turn(contest: Contest, j: int, lam: float, system: System) -> dict[st
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="lased-")))
         rows: Path | None = None
+        urls: tuple[str, ...]
         if system.balancer:
             _, addresses = await stack.enter_async_context(
                 live_pools(contest.pools, folder, seed, True, contest.service)
             )
-            url = await stack.enter_async_context(
-                balancer_system(*parse(system.balancer), list(addresses.values()), folder)
+            urls = (
+                await stack.enter_async_context(
+                    balancer_system(*parse(system.balancer), list(addresses.values()), folder)
+                ),
             )
         else:
-            live = await stack.enter_async_context(
-                live_system(system.policy, contest.pools, seed, service=contest.service, options=system.options)
-            )
-            url, rows = live.url, live.rows
-        records = await _sent(url, contest.offsets(lam, seed), folder)
+            fleet = await stack.enter_async_context(
+                live_fleet(system.policy, contest.pools, system.dispatchers, seed, service=contest.service,
+                           options=system.options, load_report=contest.load_report)
+            )  # fmt: skip
+            urls = tuple(one.url for one in fleet)
+            rows = fleet[0].rows if len(fleet) == 1 else None  # what others sent makes their counts no regret
+        records = await _sent(urls, contest.offsets(lam, seed), folder, seed)
         if rows is not None:
-            await live.dispatcher.stop()  # so that it writes its last rows
+            await fleet[0].dispatcher.stop()  # so that it writes its last rows
         lines = rows.read_text(encoding="utf-8").splitlines() if rows else None
         wrong = None if lines is None else sum(json.loads(line)["cause"] is not None for line in lines)
     if not records.completed.all():
@@ -170,11 +186,12 @@ async def _turn(contest: Contest, j: int, lam: float, system: System) -> dict[st
     return {"system": system.label, "lam": lam, "seed": seed} | _measured(contest, records, wrong)
 
 
-async def _sent(url: str, offsets: NDArray[np.float64], folder: Path) -> Records:
+async def _sent(urls: tuple[str, ...], offsets: NDArray[np.float64], folder: Path, seed: int) -> Records:
     at = folder / "attack"
     at.mkdir()
     records = Records.create(at, [offsets])
-    write_job(at, Request((url,)), Limits(timeout=120.0))
+    choose_targets(records, (1.0,) * len(urls), stream(seed, "dispatchers"))
+    write_job(at, Request(urls), Limits(timeout=120.0))
     async with senders(at, 1) as running:
         await running.begin()
         await running.ended(records)

@@ -121,7 +121,7 @@ def interval(values: Floats) -> tuple[Any, Any]:
 def fingerprint(cell: Cell, seeds: Sequence[int], backend: str, rate: float | None = None) -> str:
     """Equal for equal work by equal code. rate: of a live run."""
     work = asdict(cell.scenario) | {"seeds": [seeds[0], len(seeds)], "backend": backend, "rate": rate}
-    code = _source_of(cell.scenario.policy), _sources()
+    code = _source_of(cell.scenario.policy), sources()
     return hashlib.sha256(json.dumps([work, code], sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -133,7 +133,7 @@ def _source_of(policy: str) -> str:
 
 
 @functools.cache
-def _sources() -> str:
+def sources() -> str:
     """A digest of what can change a result: the packages whose code runs in one."""
     found = hashlib.sha256()
     for package in ("dispatcher", "workers", "loadgen.sim"):

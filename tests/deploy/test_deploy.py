@@ -19,12 +19,14 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+from dispatcher import config as dispatcher_config
+
 ROOT = Path(__file__).parent.parent.parent
 DEPLOY = ROOT / "deploy"
 SYSTEMD = DEPLOY / "systemd"
 UNITS = ["lased-dispatcher.service", "lased-dispatcher.socket", "lased-dispatcher-admin.socket"]
 EXPOSURE = 20  # tenths; what `systemd-analyze security` may find at most
-OVERLAYS = ["k8s/base", "k8s/overlays/hpa"]
+OVERLAYS = ["k8s/base", "k8s/overlays/hpa", "k8s/overlays/fleet"]
 
 
 def run(*command, **options):
@@ -357,6 +359,30 @@ def test_the_autoscaler_owns_the_number_of_replicas():
     target = kinds["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]
     assert (target["kind"], target["name"]) == ("Deployment", kinds["Deployment"]["metadata"]["name"])
     assert "split the samples" in (DEPLOY / "k8s/overlays/hpa/hpa.yaml").read_text()
+
+
+@needs("kubectl")
+def test_a_fleet_shares_what_it_learns():
+    done = run("kubectl", "kustomize", DEPLOY / "k8s/overlays/fleet")
+    both = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(done.stdout)}
+    ours = both["Deployment", "lased-dispatcher"]["spec"]
+    assert ours["replicas"] == 3
+    environment = {entry["name"]: entry.get("value") for entry in ours["template"]["spec"]["containers"][0]["env"]}
+    service = both["Service", "lased-redis"]
+    assert (
+        environment["LASED_STATE_URL"]
+        == f"redis://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}/0"
+    )
+    config = dispatcher_config.load(
+        DEPLOY / "k8s/base/dispatcher.toml",
+        {name: value for name, value in environment.items() if value is not None and name != "LASED_ADMIN_TOKEN"}, {},
+    )  # fmt: skip
+    assert (config.policy.name, config.policy.options, config.state_file) == ("partial_sed", {"replicas": 3}, "")
+    redis = both["Deployment", "lased-redis"]["spec"]["template"]
+    assert redis["metadata"]["labels"].items() >= service["spec"]["selector"].items()
+    assert both["Deployment", "lased-dispatcher"]["spec"]["selector"]["matchLabels"].items() <= (
+        ours["template"]["metadata"]["labels"].items()
+    )
 
 
 # -- the README

@@ -18,9 +18,11 @@ import promql_parser
 import pytest
 import yaml
 from grafana_foundation_sdk.models import units
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.grafana import dashboards
+from dispatcher.shared import SharedLearning
 from loadgen.experiments.backends import LivePoolSpec, live_system, started
 from loadgen.exposition import Exposition
 from loadgen.records import Records
@@ -213,6 +215,9 @@ async def test_every_metric_and_label_in_a_query_exists():
         await f.ask(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n")
         async with aiohttp.ClientSession() as session, session.get(f"http://{host}:{port}/metrics") as answer:
             families = list(text_string_to_metric_families(await answer.text()))
+    shared_metrics = CollectorRegistry()
+    SharedLearning("redis://localhost", "test", lambda: None, shared_metrics)
+    families += [*shared_metrics.collect(), *f.service.registry.collect()]
     families += Exposition(Watch(Records(np.zeros(1))), 1.0).registry.collect()
     for family in families:
         ends = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))

@@ -96,6 +96,15 @@ def test_what_is_not_known_is_refused_before_anything_runs():
     assert [system.label for system in policies("lased,lased/n0=3", 2)] == ["lased", "lased/n0=3"]
 
 
+def test_with_several_dispatchers_each_policy_is_behind_one_and_behind_them_all():
+    systems = policies("sed,partial_sed/rule=relax+f", 1, 3)
+    assert [(system.label, system.dispatchers) for system in systems] == [
+        ("sed × 1", 1), ("sed × 3", 3), ("partial_sed/rule=relax+f × 1", 1),
+        ("partial_sed/rule=relax+f × 3", 3)]  # fmt: skip
+    assert systems[3].options == {"rule": "relax+f", "replicas": 3}
+    assert systems[1].options == {}, "it knows no others"
+
+
 @pytest.mark.parametrize("name", [where_installed(name) for name in BALANCERS])
 @pytest.mark.parametrize("rule", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 async def test_a_balancer_of_every_rule_forwards_to_all_its_pools(name, rule, tmp_path):

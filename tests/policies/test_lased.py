@@ -141,3 +141,14 @@ def test_pools_with_more_servers_take_more_before_they_look_slow():
 def test_options_out_of_range_are_refused(options, word):
     with pytest.raises(ConfigError, match=word):
         Lased(rng=Random(1), **options)
+
+
+def test_a_pool_that_is_forgotten_is_a_stranger_at_once_even_inside_an_episode():
+    t = Table(Lased(rng=Random(1), n0=1, c=0.0), [PoolSpec("a", guess=2.0), PoolSpec("b", guess=2.0)])
+    for _ in range(2):
+        arrive_and_finish(t, service_time=0.01)
+    t.arrive()
+    before = t.router.policy.rate("a")
+    assert before == pytest.approx(100.0)
+    t.router.policy.forget("a")
+    assert t.router.policy.rate("a") == 2.0

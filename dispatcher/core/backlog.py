@@ -1,0 +1,156 @@
+"""How much is left at a pool that was last seen some time ago: beliefs about a backlog, and what follows from them.
+PURE.
+
+Symbols: q the backlog when it was seen, μ the pool's rate, t seconds since, m = μt services that could have been done,
+ν arrivals a second that others send. N is Poisson of mean m. Source: index formulas for partial queue information
+after Chadaga and Modiano, *Load Balancing with Partial Queue Information*, and what was derived from them for single
+requests and for several dispatchers (`docs/many-dispatchers.md`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+RELAXATION = 0.1  # of the pool's rate: how fast a sight of its backlog fades into what is usual
+_TINY = 1e-300
+
+
+def lower_gamma(a: float, x: float) -> float:
+    """P(a, x), the regularised lower incomplete gamma function: the chance that a Poisson variable of mean x is at
+    least a, for whole a. By its series below a + 1, else from the other one.
+
+    >>> round(lower_gamma(5, 2.5), 9), lower_gamma(0, 1.0)
+    (0.108821981, 1.0)
+    """
+    if a <= 0:
+        return 1.0
+    if x <= 0:
+        return 0.0
+    if x >= a + 1:
+        return 1.0 - upper_gamma(a, x)
+    term = total = 1 / a
+    n = a
+    while term > total * 1e-17:
+        n += 1
+        term *= x / n
+        total += term
+    return min(1.0, total * math.exp(a * math.log(x) - x - math.lgamma(a)))
+
+
+def upper_gamma(a: float, x: float) -> float:
+    """Q(a, x) = 1 − P(a, x), without cancellation where it is small: Lentz's continued fraction from a + 1 on.
+
+    >>> round(upper_gamma(5, 8), 9)
+    0.099632401
+    """
+    if a <= 0:
+        return 0.0
+    if x < a + 1:
+        return 1.0 - lower_gamma(a, x)
+    b = x + 1 - a
+    c, d = 1 / _TINY, 1 / b
+    h = d
+    for i in range(1, 10_000):
+        step = -i * (i - a)
+        b += 2
+        d = 1 / (step * d + b or _TINY)
+        c = b + step / c or _TINY
+        h *= d * c
+        if abs(d * c - 1) < 1e-16:
+            break
+    return h * math.exp(a * math.log(x) - x - math.lgamma(a))
+
+
+def expected_left(q: float, m: float) -> float:
+    """e(q, m) = E[(q − N)⁺]: what is left of q jobs after m services were possible and nobody came.
+
+    >>> round(expected_left(3, 2.0), 9), expected_left(4, 0.0)
+    (1.218017549, 4.0)
+    """
+    if q <= 0:
+        return 0.0
+    if m <= 0:
+        return float(q)
+    if m > q + 12 * math.sqrt(q) + 45:
+        return 0.0
+    return max(0.0, (q - m) * upper_gamma(q, m) + math.exp(q * math.log(m) - m - math.lgamma(q)))
+
+
+def psi(busy: float, idle: float) -> float:
+    """The index of sending one request, in mean services: ψ(p) = 1 + p (1 − ln p)(1 − p)^−(1.8 − 0.52 p), a fit to the
+    Whittle index of the routing arm, which depends on the chance p of finding the pool busy alone. idle: 1 − p, given
+    apart because it may be tiny. Join the pool of the least ψ/μ.
+
+    >>> round(psi(0.5, 0.5), 4), psi(0.0, 1.0)
+    (3.4618, 1.0)
+    """
+    if busy <= 0:
+        return 1.0
+    power = -(1.8 - 0.52 * busy) * math.log(max(idle, _TINY))
+    return 1 + busy * (1 - math.log(busy)) * math.exp(min(power, 600.0))
+
+
+def with_others(q: float, t: float, mu: float, nu: float) -> tuple[float, float]:
+    """(E[Q], P(busy)) after t seconds in which others sent ν requests a second: reflected Brownian motion with the
+    drift and variance of the birth-death process, started half a job higher and read half a job lower, between
+    pathwise bounds. Off by at most 0.053 jobs and 0.042 in P(busy) from the exact law for ν < μ."""
+    m = mu * t
+    alone, empty = expected_left(q, m), lower_gamma(q, m)
+    if t <= 0:
+        return float(q), float(q > 0)
+    if nu <= 0:
+        return alone, 1 - empty
+    spread = mu + nu
+    c = mu - nu
+    if abs(c) < 1e-4 * spread:
+        c = math.copysign(1e-4 * spread, c or 1.0)
+    x, sd, k = q + 0.5, math.sqrt(spread * t), spread / (2 * c)
+    a, b = (c * t - x) / sd, (c * t + x) / sd
+    density = math.exp(-a * a / 2) / math.sqrt(2 * math.pi)
+    below = _normal(-a)
+    left = k + sd * density - (c * t - x + k) * below - k * math.exp(2 * c * x / spread + _log_normal(-b)) - 0.5
+    busy = (nu + c * below - spread * density / sd) / mu
+    return (
+        min(max(left, alone), alone + nu * t),
+        min(max(busy, 1 - empty), 1 - empty * math.exp(-nu * t)),
+    )
+
+
+def relaxed(q: float, t: float, mu: float, usual: float) -> float:
+    """The last sight of a backlog, faded into what is usual at that pool: q̄ + (q − q̄) exp(−0.1 μt). Needs no ν: others
+    react to the backlog too, and so it neither empties nor grows for ever."""
+    return usual + (q - usual) * math.exp(-RELAXATION * mu * t)
+
+
+def static_split(rates: Sequence[float], load: float) -> list[float]:
+    """λ*_i, the static split of `load` requests a second that minimises the mean delay of independent M/M/1 queues:
+    μ_i − √μ_i (Σμ − Λ)/Σ√μ over the fastest pools for which it is positive. All of it where the load is too much.
+
+    >>> [round(share, 6) for share in static_split([4, 3, 2, 1, 1, 0.5], 7)]
+    [2.853995, 2.007531, 1.189652, 0.426998, 0.426998, 0.094826]
+    """
+    load = min(max(load, 0.0), 0.999 * sum(rates))
+    order = sorted(range(len(rates)), key=lambda i: -rates[i])
+    total, roots = sum(rates), sum(math.sqrt(rate) for rate in rates)
+    shares = [0.0] * len(rates)
+    for used in range(len(order), 0, -1):
+        slack = (total - load) / roots
+        slowest = rates[order[used - 1]]
+        if math.sqrt(slowest) > slack or used == 1:
+            for i in order[:used]:
+                shares[i] = max(0.0, rates[i] - math.sqrt(rates[i]) * slack)
+            break
+        total, roots = total - slowest, roots - math.sqrt(slowest)
+    return shares
+
+
+def _normal(x: float) -> float:
+    return 0.5 * math.erfc(-x / math.sqrt(2))
+
+
+def _log_normal(x: float) -> float:
+    """ln Φ(x); the asymptotic series where Φ itself underflows."""
+    if x > -30:
+        return math.log(_normal(x))
+    return -x * x / 2 - math.log(-x * math.sqrt(2 * math.pi)) + math.log1p(-1 / x**2)

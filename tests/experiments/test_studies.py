@@ -1,0 +1,103 @@
+"""Studies: pieces that are kept, run on any core, and come to tables, rows, verdicts and a picture."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+from rich.table import Table
+
+from dispatcher.errors import ConfigError
+from loadgen.experiments import partial, studies
+from loadgen.experiments.studies import Piece, verdict
+
+
+def square(n):
+    return {"square": n * n}
+
+
+@dataclass(frozen=True)
+class Squares:
+    name: str = "squares"
+    title: str = "Squares"
+    names: tuple = ("1", "2", "3")
+
+    def pieces(self, size, seed):
+        return [Piece(name, square, {"n": int(name)}) for name in self.names]
+
+    def tables(self, results):
+        return [Table()]
+
+    def rows(self, results):
+        return [{"n": name, **result} for name, result in results.items()]
+
+    def verdicts(self, results, size):
+        return [verdict("squares grow", results["3"]["square"] > results["2"]["square"], "they do")]
+
+    def draw(self, results, path):
+        path.write_text("")
+
+
+def test_pieces_are_kept_in_their_order_and_not_run_again(tmp_path):
+    told = []
+    found = studies.run(Squares(), "quick", 1, tmp_path, 2, lambda *words: told.append(words))
+    assert found == {"1": {"square": 1}, "2": {"square": 4}, "3": {"square": 9}}
+    assert told[0] == (0, 3, "")
+    assert told[-1][:2] == (3, 3)
+    with (tmp_path / "pieces.jsonl").open("a") as file:
+        file.write('{"mark": "cut o')
+    told.clear()
+    assert studies.run(Squares(), "quick", 1, tmp_path, 1, lambda *words: told.append(words)) == found
+    assert told == [(3, 3, "")]
+    studies.write(Squares(), found, Squares().verdicts(found, "quick"), tmp_path)
+    assert (tmp_path / "rows.csv").read_text() == "n,square\n1,1\n2,4\n3,9\n"
+    assert json.loads((tmp_path / "verdicts.json").read_text()) == [
+        {"claim": "squares grow", "holds": True, "saw": "they do"}
+    ]
+    with pytest.raises(ConfigError, match="same name"):
+        studies.run(Squares(names=("1", "1")), "quick", 1, tmp_path, 1, lambda *words: None)
+
+
+def lased_loadgen(*words):
+    return subprocess.run([sys.executable, "-m", "loadgen", *words], capture_output=True, text=True, check=False)
+
+
+def test_whittle_on_the_command_line(tmp_path):
+    done = lased_loadgen("reproduce", "whittle_blocking", "--out", str(tmp_path), "--json", "--jobs", "2")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert all(each["holds"] for each in found["verdicts"])
+    folder = tmp_path / "whittle_blocking-quick"
+    assert {path.name for path in folder.iterdir()} == {
+        "pieces.jsonl", "rows.csv", "verdicts.json", "whittle_blocking.png"}  # fmt: skip
+    assert lased_loadgen("reproduce", "whittle_blocking", "--backend", "live").returncode == 2
+
+
+@pytest.mark.parametrize("what", ["whittle_finite", "whittle_blocking"])
+def test_index_tables_on_the_command_line(what):
+    done = lased_loadgen("theory", what, "--capacity", "5", "--rate", "1", "--beta", "0.9", "--ages", "3", "--json")
+    found = json.loads(done.stdout)
+    if what == "whittle_finite":
+        assert found["index"] == pytest.approx([0.118930240, 0.459258692, 1.098771837], abs=1e-8)
+    else:
+        assert found["indexable"]
+        assert found["index"]["1"][:2] == pytest.approx([1.20961506, 2.81001514], abs=1e-7)
+    assert "K = 5, μ = 1 a slot" in lased_loadgen("theory", what, "--capacity", "5").stdout
+    assert "--rate must be positive" in lased_loadgen("theory", what, "--rate", "0").stderr
+
+
+def test_the_study_of_several_dispatchers_is_whole(tmp_path):
+    """On made-up results: every claim is judged, every case has its cell."""
+    study = partial.PARTIAL
+    results = {}
+    for k, piece in enumerate(study.pieces("quick", 1)):
+        slow = 3.0 if piece.given["rule"] in ("poisson", "stale", "own sed") else 1.0
+        results[piece.name] = {"mean": slow * (1.1 if piece.given["rule"] == "poisson" else 1.0), "p99": 5.0 + k % 2}
+    assert len(results) == len(study.pieces("quick", 1))
+    (main, robust) = study.tables(results)
+    assert (main.row_count, robust.row_count) == (len(partial.RULES), len(partial.ROBUST))
+    assert len(study.rows(results)) == len(results)
+    assert [each.holds for each in study.verdicts(results, "quick")][:4] == [True, False, True, True]
+    study.draw(results, tmp_path / "x.png")
+    assert (tmp_path / "x.png").read_bytes()[:4] == b"\x89PNG"

@@ -1,0 +1,72 @@
+"""Three real dispatchers before two real pools, with a real Redis that is killed and started again under load."""
+
+import asyncio
+import shutil
+
+import aiohttp
+import numpy as np
+import pytest
+
+from dispatcher.core.streams import stream
+from loadgen.arrivals import Poisson
+from loadgen.attack import Attack
+from loadgen.experiments.backends import LivePoolSpec, live_fleet
+from loadgen.records import Records
+from loadgen.schedule import choose_targets, schedule
+from loadgen.targets import Request
+from tests.shared.redis_server import Redis
+
+POOLS = (LivePoolSpec("a", 200.0, 50.0), LivePoolSpec("b", 400.0, 50.0))
+
+
+def spread(lam, seconds, fleet):
+    records = Records(schedule(Poisson(lam, stream(1, "arrivals")), seconds))
+    choose_targets(records, (1.0,) * len(fleet), stream(1, "dispatchers"))
+    return records, Request(tuple(one.url for one in fleet))
+
+
+@pytest.mark.skipif(not shutil.which("redis-server"), reason="redis-server is not installed")
+async def test_every_observation_is_known_to_all_once_though_redis_died_meanwhile(tmp_path):
+    redis = Redis(tmp_path)
+    redis.start()
+    try:
+        extra = f'state_url = "{redis.url}"'
+        async with live_fleet("lased", POOLS, 3, extra=extra) as fleet, aiohttp.ClientSession() as session:
+            records, request = spread(150.0, 4.0, fleet)
+            run = asyncio.create_task(Attack(request, records).run())
+            await asyncio.sleep(1.5)
+            redis.kill()
+            await asyncio.sleep(1.0)
+            redis.start()
+            await run
+            assert records.completed.all(), "nobody noticed"
+            for _ in range(100):
+                await asyncio.sleep(0.1)
+                states = [await one.state(session) for one in fleet]
+                seen = [[pool["observations"] for pool in state["pools"]] for state in states]
+                if all(sum(each) == len(records) for each in seen):
+                    break
+        assert [sum(each) for each in seen] == [len(records)] * 3, seen
+        assert seen[0] == seen[1] == seen[2]
+        assert max(state["decisions"] for state in states) < 0.45 * len(records), "a third of the requests each"
+        for state in states:
+            for pool, spec in zip(state["pools"], POOLS, strict=True):
+                error = 4 / pool["observations"] ** 0.5
+                assert abs(pool["estimate"] / spec.rate - 1) < error, "with the accuracy of them all"
+    finally:
+        redis.kill()
+
+
+@pytest.mark.slow
+async def test_on_reports_three_dispatchers_are_nearly_one(tmp_path):
+    """Mean response at load 0.6, own-count SED and partial_sed behind three, SED behind one: on the same traffic."""
+    means = {}
+    for name, policy, n, options in (("one", "sed", 1, {}), ("own", "sed", 3, {}),
+                                     ("partial", "partial_sed", 3, {"replicas": 3})):  # fmt: skip
+        pools = (LivePoolSpec("a", 40.0, 100.0), LivePoolSpec("b", 200.0, 100.0))
+        async with live_fleet(policy, pools, n, options=options, load_report="json") as fleet:
+            records, request = spread(144.0, 15.0, fleet)
+            await Attack(request, records).run()
+            assert records.completed.all()
+        means[name] = float(np.mean(records.response[500:]))
+    assert means["partial"] < 1.3 * means["one"], means
