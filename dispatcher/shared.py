@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import random
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +25,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from dispatcher.core.interfaces import NOTHING_SEEN, Sharing, Sums
+from dispatcher.core.streams import stream
 from dispatcher.errors import ConfigError
 
 log = structlog.get_logger()
@@ -116,6 +116,7 @@ class SharedLearning:
             raise ConfigError("state_url is no URL of a Redis, as in redis://127.0.0.1:6379/0") from error
         self._script = self._redis.register_script(_SCRIPT)
         self._space, self._policy, self._forgotten = space, policy, forgotten
+        self._dice = stream(secrets.randbits(32), "pauses")
         self._id = secrets.token_hex(8)
         self._base: Fields = {}  # by pool: what of ours is in others' fields already, since we changed our name
         self._told: Fields = {}  # by pool: of our own, when it was last written

@@ -9,7 +9,7 @@ Policies on one seed see the same requests and the same work of each pool (commo
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -23,7 +23,6 @@ from dispatcher.core.interfaces import FleetView, Policy, PoolView
 from dispatcher.core.router import Router
 from dispatcher.core.streams import stream
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, PoolSpec, Report, Ticket
-from dispatcher.policies.base import IndexPolicy
 
 SURE = 1e12  # services that a guess is worth where rates are known
 
@@ -55,27 +54,41 @@ class Pools:
     served: list[int] = field(default_factory=list)
 
 
-class _Oracle(IndexPolicy):
-    """Sees the backlogs. index: of pool i with backlog q, the least wins."""
+class _Oracle:
+    """Sees the backlogs. index: of pool i with backlog q and a die, the least wins."""
 
     def __init__(self, pools: Pools, index: Callable[[int, int, float], float], rng: Random) -> None:
-        super().__init__(rng=rng)
-        self._pools, self._index = pools, index
+        self._pools, self._index, self._rng = pools, index, rng
 
-    def score(self, pool: PoolView, now: float) -> float:
+    def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
+        return Decision(min(fleet.pools, key=self._of).id)
+
+    def _of(self, pool: PoolView) -> float:
         i = int(pool.id)
-        return self._index(i, self._pools.backlog[i], self.rng.random())
+        return self._index(i, self._pools.backlog[i], self._rng.random())
+
+    def learn(self, done: Completion, fleet: FleetView) -> None: ...
+    def adapt(self, change: Change, fleet: FleetView) -> None: ...
 
 
-class _Least2(IndexPolicy):
+class _Least2:
     """Two pools drawn by speed; of them the one with fewer own requests per speed."""
 
-    def best(self, fleet: FleetView, now: float) -> PoolView:
-        pools = list(fleet.pools)
-        drawn = self.rng.choices(pools, [self.rate(pool.id) for pool in pools], k=1)
-        others = [pool for pool in pools if pool is not drawn[0]]
-        drawn += self.rng.choices(others, [self.rate(pool.id) for pool in others], k=1)
-        return min(drawn, key=lambda pool: (pool.in_flight + 1) / self.rate(pool.id))
+    def __init__(self, mu: Sequence[float], rng: Random) -> None:
+        self._mu, self._rng = mu, rng
+
+    def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
+        pools, weights = list(fleet.pools), list(self._mu)
+        first = self._rng.choices(range(len(pools)), weights)[0]
+        weights[first] = 0.0
+        second = self._rng.choices(range(len(pools)), weights)[0]
+        return Decision(min((pools[first], pools[second]), key=self._of).id)
+
+    def _of(self, pool: PoolView) -> float:
+        return (pool.in_flight + 1) / self._mu[int(pool.id)]
+
+    def learn(self, done: Completion, fleet: FleetView) -> None: ...
+    def adapt(self, change: Change, fleet: FleetView) -> None: ...
 
 
 class _Strict:
@@ -101,11 +114,11 @@ def _make(rule: str, scene: Scene, pools: Pools, rng: Random) -> Any:
     if rule == "wrr":
         return registry.create("weighted_round_robin", rng, {})
     if rule == "least2":
-        return _Least2(rng=rng)
+        return _Least2(mu, rng)
     if rule == "own sed":
         return registry.create("esed", rng, {})
     options = {"rule": rule, "replicas": scene.dispatchers, "prior_weight": SURE}
-    return registry.create("dispatcher.policies.partial_sed:PartialSed", rng, options)
+    return registry.create("partial_sed", rng, options)
 
 
 def simulate(rule: str, scene: Scene, seed: int) -> NDArray[np.float64]:
