@@ -138,7 +138,7 @@ class SharedLearning:
         """Share, until cancelled."""
         pause = EVERY
         while True:
-            await asyncio.sleep(pause * random.uniform(0.8, 1.2))
+            await asyncio.sleep(pause * self._dice.uniform(0.8, 1.2))
             pause = EVERY if await self.look() else min(2 * pause, LONGEST_PAUSE)
 
     async def close(self) -> None:
