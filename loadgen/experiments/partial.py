@@ -22,7 +22,7 @@ CASES = tuple(("unequal", load, dispatchers) for load in (0.7, 0.9) for dispatch
 RULES = ("relax+fk", "relax+f", "psi+f", "psi", "stale", "poisson", "poisson+f", "poisson+fk", "reflect+fk", "least2",
          "wrr", "own sed", "jiq oracle", "sed oracle", "improved oracle")  # fmt: skip
 ROBUST = ("relax+fk", "psi+f", "stale", "poisson")
-SIZES = {"quick": (4_000, 3), "full": (20_000, 8)}  # requests, seeds
+SIZES = {"quick": (4_000, 3), "full": (20_000, 5)}  # requests, seeds
 CLOSE = 1.15  # of the mean with one dispatcher
 
 
