@@ -1,5 +1,9 @@
 """The load generator against others and against theory: a saturated server of known speed, and the exact means of an
-M/M/1 queue and of two pools behind SED, live."""
+M/M/1 queue and of two pools behind SED, live.
+
+Over a minute the mean itself varies by some per cent; what this very traffic would have taken, with the service draws
+of the pools, is calculated beside it. What is left is the wire: HTTP into and out of a pool in Python, about 0.8
+ms."""
 
 import asyncio
 import json
@@ -86,7 +90,7 @@ async def theory():
     table = Table(title=f"Mean response at load {LOAD:g} over {LONG:g} s, live")
     for column in ("", "live, ms", "exact, ms", "live to exact", "this traffic, ms", "live to that"):
         table.add_column(column, justify="right" if column else "left")
-    for rate in (100.0, 400.0):
+    for rate in (50.0, 100.0):
         for seed in (1, 2):
             lam = LOAD * rate
             with TemporaryDirectory() as folder:
@@ -96,7 +100,7 @@ async def theory():
                     found = await attack(url, "--rate", lam, "--duration", LONG, "--seed", seed)
             offsets = schedule(Poisson(lam, stream(seed, "arrivals")), LONG)
             row(table, f"M/M/1 of {rate:g}, seed {seed}", found, 1 / (rate - lam), lindley(offsets, rate, seed))
-    mu = (40.0, 200.0)
+    mu = (20.0, 100.0)
     lam = LOAD * sum(mu)
     exact = report("chain", lam, mu, (), (), 0)["rules"][0]["mean_response"]
     for seed in (1, 2):
@@ -105,7 +109,7 @@ async def theory():
             found = await attack(system.url, "--rate", lam, "--duration", LONG, "--seed", seed)
         n = len(schedule(Poisson(lam, stream(seed, "arrivals")), LONG))
         same = simulate(Scenario("sed", lam, mu, mu, n), seed).mean_response
-        row(table, f"SED, pools of 40 and 200, seed {seed}", found, exact, same)
+        row(table, f"SED, pools of 20 and 100, seed {seed}", found, exact, same)
     return table
 
 
