@@ -9,6 +9,7 @@ Policies on one seed see the same requests and the same work of each pool (commo
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -105,7 +106,9 @@ class _Strict:
 def _make(rule: str, scene: Scene, pools: Pools, rng: Random) -> Any:
     mu = scene.mu
     if rule == "jiq oracle":
-        return _Oracle(pools, lambda i, q, dice: (0.0 if q == 0 else 1.0) + dice / 2, rng)
+        return _Oracle(
+            pools, lambda i, q, dice: (0.0 if q == 0 else SURE) - math.log(1 - dice) / mu[i], rng
+        )  # by speed
     if rule == "sed oracle":
         return _Oracle(pools, lambda i, q, dice: (q + 1) / mu[i], rng)
     if rule == "improved oracle":
