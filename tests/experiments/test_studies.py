@@ -63,6 +63,7 @@ def lased_loadgen(*words):
     return subprocess.run([sys.executable, "-m", "loadgen", *words], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_whittle_on_the_command_line(tmp_path):
     done = lased_loadgen("reproduce", "whittle_blocking", "--out", str(tmp_path), "--json", "--jobs", "2")
     assert done.returncode == 0, done.stderr

@@ -180,6 +180,7 @@ def children_of(pid):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize("number", [*(pytest.param(n, marks=SLOW) for n in (2, 15)), 9])  # SIGINT, SIGTERM; SIGKILL
+@pytest.mark.slow
 def test_however_the_demo_ends_all_its_processes_end(tmp_path, number):
     with subprocess.Popen(demo(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr:

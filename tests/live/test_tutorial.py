@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.net.harness import front
 
 ROOT = Path(__file__).parent.parent.parent
@@ -36,6 +38,7 @@ def script():
     return text.replace(".venv/bin/", f"{Path(sys.executable).parent}/")
 
 
+@pytest.mark.slow
 def test_every_command_of_the_tutorial_works(tmp_path):
     env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
     command = ["bash", "-e", "-o", "pipefail", "-c", script()]
