@@ -5,9 +5,11 @@ A test holds them in step. python docs/reference.py
 
 import asyncio
 import json
+import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pydantic import BaseModel, SecretStr
@@ -108,17 +110,20 @@ def metrics():
     return [*lines, ""]
 
 
+def helped(command):
+    plain = {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=plain)
+    return "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines()).strip()
+
+
 def commands():
     names = "`lased-dispatcher`, `lased-workers`, `lased-loadgen`"
     lines = ["## Commands", "", f"{names}, the same as `python -m dispatcher` and so on.", ""]
-    for module, names in COMMANDS:
-        for name in names:
-            command = [sys.executable, "-m", module, *name.split(), "--help"]
-            plain = {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
-            done = subprocess.run(command, capture_output=True, text=True, check=True, env=plain)
-            text = "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines())
-            title = f"lased-{module} {name}".strip()
-            lines += [f"### `{title}`", "", "```text", text.strip(), "```", ""]
+    each = [(module, name) for module, names in COMMANDS for name in names]
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        texts = pool.map(helped, ([sys.executable, "-m", module, *name.split(), "--help"] for module, name in each))
+    for (module, name), text in zip(each, texts, strict=True):
+        lines += [f"### `{f'lased-{module} {name}'.strip()}`", "", "```text", text, "```", ""]
     return lines
 
 

@@ -9,8 +9,8 @@ import pytest
 import uvloop
 
 ONE_LOOP = ("tests/proxy/", *(f"tests/net/test_{name}.py" for name in (
-    "attacks", "second_look", "notify", "control", "page", "retries", "telling", "verdicts", "queue", "reload",
-    "reports", "limits_and_life", "rfc")))  # fmt: skip
+    "attacks", "stress", "second_look", "notify", "control", "page", "retries", "telling", "verdicts", "queue",
+    "reload", "reports", "limits_and_life", "rfc")))  # fmt: skip
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 

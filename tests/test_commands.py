@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -16,6 +17,16 @@ COMMANDS = [["dispatcher"], ["dispatcher", "serve"], ["dispatcher", "check"], ["
 
 def run(*arguments):
     return subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture(scope="module")
+def done_by(request):
+    """What the commands of the mistakes below came to: as many at a time as there are cores, for most of it is
+    starting."""
+    name = "test_a_mistake_gets_one_clear_line"
+    wanted = {tuple(item.callspec.params["arguments"]) for item in request.session.items if item.originalname == name}
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        return dict(zip(wanted, pool.map(lambda arguments: run(*arguments), wanted), strict=True))
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -99,8 +110,8 @@ SIMULATE = ["loadgen", "simulate", "--policy", "lased", "--lam", "1", "--mu", "1
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )  # fmt: skip
-def test_a_mistake_gets_one_clear_line(arguments, code, message):
-    done = run(*arguments)
+def test_a_mistake_gets_one_clear_line(arguments, code, message, done_by):
+    done = done_by[tuple(arguments)]
     assert done.returncode == code, done.stderr
     assert message in done.stderr
     assert done.stderr.startswith("error: ")

@@ -156,7 +156,7 @@ def demo(tmp_path, *arguments):
 
 def test_the_demo_shows_lased_escape_and_greedy_not(tmp_path):
     done = subprocess.run(
-        demo(tmp_path, "--json", "--duration", "8"), capture_output=True, text=True, timeout=120, check=False
+        demo(tmp_path, "--json", "--duration", "7"), capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     policies = json.loads(done.stdout)["policies"]
