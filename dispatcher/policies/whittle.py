@@ -63,6 +63,7 @@ class Whittle(LearningPolicy):
             raise ConfigError(f"capacity must be from 1 to {LARGEST[model]:,}, or 0 for the pool's max_in_flight")
         self.model, self.capacity = model, capacity
         self.sights: dict[str, Sight] = {}
+        self._picked: dict[str, float] = {}
 
     def adapt(self, change: Change, fleet: FleetView) -> None:
         if isinstance(change, Added):
@@ -74,12 +75,14 @@ class Whittle(LearningPolicy):
             self.sights[spec.id] = Sight()
         else:
             del self.sights[change.pool]
+            self._picked.pop(change.pool, None)
         super().adapt(change, fleet)
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
         decision = super().choose(job, fleet, now)
         sight = self.sights[decision.pool]
-        sight.chosen(self._holds(decision.pool) - 1 if self.model == "finite" else sight.backlog, now)
+        sight.chosen(sight.backlog, now)
+        self._picked[decision.pool] = now
         return decision
 
     def learn(self, done: Completion, fleet: FleetView) -> None:
@@ -90,11 +93,14 @@ class Whittle(LearningPolicy):
     def score(self, pool: PoolView, now: float) -> float:
         """The index, negated: the least score wins."""
         sight, mu, k = self.sights[pool.id], self.rate(pool.id) * pool.servers, self._holds(pool.id)
-        if math.isinf(sight.at):
-            return -float(k)  # never tried: nothing is there
-        age = max(0.0, now - sight.at)
-        if self.model == "finite":
+        if self.model == "finite":  # what it reports is no pick
+            age = now - self._picked.get(pool.id, -math.inf)
+            if math.isinf(age):
+                return -float(k)  # never tried: nothing is there
             return -(whittle.reward(age, k, mu) if self.myopic else whittle.continuous(age, k, mu))
+        if math.isinf(sight.at) or sight.backlog <= 0:
+            return -float(k)
+        age = max(0.0, now - sight.at)
         q = min(k, max(1, round(sight.backlog)))
         earned = k * lower_gamma(q, mu * age)
         if self.myopic:

@@ -187,6 +187,18 @@ def test_a_blocking_pool_is_judged_by_its_table_as_soon_as_there_is_one():
     assert scores(myopic, 1.0) == pytest.approx([-3 * (1 - math.exp(-1.0))])
 
 
+def test_a_report_is_no_pick_and_an_empty_pool_is_worth_all_it_holds():
+    router = table(Whittle(rng=Random(1), capacity=5, prior_weight=1e9), rates=(1.0, 1.0))
+    for k in range(2):
+        router.route(Job(k), 0.0)
+    said_scores = scores(router, 3.0)
+    router.policy.sights["a"].reported(Report(2.9, queue_depth=0.0))
+    assert scores(router, 3.0) == said_scores
+    blocking = table(Whittle(rng=Random(1), model="blocking", capacity=3, prior_weight=1e9), rates=(1.0,))
+    said(blocking, "a", 1.0, queue_depth=0.0)
+    assert scores(blocking, 1.0) == [-3.0]
+
+
 def test_a_pools_own_limit_is_its_capacity():
     router = table(Whittle(rng=Random(1), capacity=0), rates=(1.0,), max_in_flight=7)
     router.route(Job(1), 0.0)
