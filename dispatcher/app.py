@@ -93,7 +93,9 @@ def check(config: ConfigFile = None, pool: PoolFlags = None, policy: PolicyFlag 
     if loaded.access_log.path:
         typer.echo(f"access_log  {loaded.access_log.path}, {loaded.access_log.format}")
     typer.echo(f"admin_token  {'set' if loaded.token else 'none'}")
-    for section in ("limits", "timeouts", "health", "queue", "retry"):
+    if loaded.shared_at:
+        typer.echo(f"state_url  set: what is learned is shared, as of the fleet {loaded.state_name}")
+    for section in ("limits", "timeouts", "health", "queue", "retry", "reports"):
         typer.echo(f"{section:<7} {options_text(getattr(loaded, section).model_dump())}")
     typer.echo("ok")
 

@@ -1,5 +1,8 @@
 """The configuration: what is refused says where and why in one line; what is accepted comes out typed."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -140,3 +143,12 @@ def test_where_learning_is_shared_is_a_redis_and_the_only_memory():
     config = load(None, {}, {"pools": pools, "state_url": "redis://x", "policy.options": {"estimator": "window"}})
     with pytest.raises(ConfigError, match="only plain means are sums"):
         Plan(config)
+
+
+def test_check_tells_that_learning_is_shared_and_not_the_secret():
+    command = [sys.executable, "-m", "dispatcher", "check", "--pool", "a=http://127.0.0.1:9"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True,
+                          env={**os.environ, "LASED_STATE_URL": "redis://:hush@h/0"})  # fmt: skip
+    assert "state_url  set: what is learned is shared, as of the fleet lased\n" in done.stdout
+    assert "reports read = True, forward = False\n" in done.stdout
+    assert "hush" not in done.stdout + done.stderr
