@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge
 from pydantic import ValidationError
 
 from dispatcher import __version__, registry, state
@@ -37,6 +37,7 @@ from dispatcher.net.settings import Settings
 from dispatcher.net.tls import load as load_certificate
 from dispatcher.net.upstream import Upstream
 from dispatcher.plan import Plan
+from dispatcher.recorders.itself import Itself
 from dispatcher.recorders.jsonl import JsonLines
 from dispatcher.recorders.memory import Rows
 from dispatcher.recorders.prometheus import LearningCollector, PrometheusRecorder
@@ -52,7 +53,6 @@ LAG_EVERY = 0.25  # seconds between two looks at the event loop's lag
 FLUSH_EVERY = 0.5  # seconds between two writes of decision rows
 SAVE_EVERY = 10.0  # seconds between two writes of what was learned
 REMEMBERED = 1024  # pools whose estimates are kept while no policy learns
-LAGS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0)
 
 
 class Service:
@@ -114,32 +114,16 @@ class Service:
         )
         self.registry.register(collector)
         self.admin = Admin(self.server, self.meter, self.rows, self.registry, collector, self.clock, self, config.token)
-        self._lag = self._tell_about_itself()
+        self.itself = Itself(self.registry, __version__)
+        self.itself.policy(config.policy.name, plan.policy)
         self.shared: SharedLearning | None = None
         if config.shared_at:
-            self.shared = SharedLearning(config.shared_at, config.state_name, lambda: self.router.policy, self.registry)
+            self.shared = SharedLearning(
+                config.shared_at, config.state_name, lambda: self.router.policy, self.registry, self._forgotten
+            )
         Gauge("lased_queue_length", "Requests that wait for room in a pool.", registry=self.registry).set_function(
             lambda: len(queue)
         )
-
-    def _tell_about_itself(self) -> Histogram:
-        build = Gauge("lased_build_info", "1, with the version.", ["version"], registry=self.registry)
-        build.labels(__version__).set(1)
-        self._policy_info = Gauge("lased_policy_info", "1, with the policy in force.", ["policy", "ties"],
-                                  registry=self.registry)  # fmt: skip
-        self._tell_policy()
-        self._reloaded = Gauge(
-            "lased_config_last_reload_success",
-            "1 if the configuration in force is the last one given.",
-            registry=self.registry,
-        )
-        self._reloaded.set(1)
-        return Histogram("lased_event_loop_lag_seconds", "How late the event loop calls back.", buckets=LAGS,
-                         registry=self.registry)  # fmt: skip
-
-    def _tell_policy(self) -> None:
-        self._policy_info.clear()
-        self._policy_info.labels(self.config.policy.name, getattr(self.router.policy, "ties", "none")).set(1)
 
     def _tracing(self) -> OpenTelemetry | None:
         if not self.config.tracing.endpoint:
@@ -193,7 +177,7 @@ class Service:
         if shadows_change:
             self.shadows.replace(plan.shadows, self.router.fleet)
         if policy_changes:
-            self._tell_policy()
+            self.itself.policy(config.policy.name, plan.policy)
         self.prober.follow()
 
     def _switch(self, policy: Policy, specs: dict[str, PoolSpec]) -> None:
@@ -228,10 +212,10 @@ class Service:
                 self.take_over(config, forgive=True)
         except DispatcherError as error:
             log.error("reload_refused", reason=str(error))
-            self._reloaded.set(0)
+            self.itself.reloaded(False)
             raise
         log.info("reloaded", policy=self.config.policy.name, pools=[pool.name for pool in self.config.pools])
-        self._reloaded.set(1)
+        self.itself.reloaded(True)
 
     def _reload(self) -> None:
         with contextlib.suppress(DispatcherError):  # told already; what was goes on
@@ -398,7 +382,7 @@ class Service:
         while True:
             before = self.clock()
             await asyncio.sleep(LAG_EVERY)
-            self._lag.observe(max(0.0, self.clock() - before - LAG_EVERY))
+            self.itself.late(self.clock() - before - LAG_EVERY)
 
     @property
     def _files(self) -> list[tuple[str, JsonLines | AccessLog]]:

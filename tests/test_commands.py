@@ -24,7 +24,11 @@ def done_by(request):
     """What the commands of the mistakes below came to: as many at a time as there are cores, for most of it is
     starting."""
     name = "test_a_mistake_gets_one_clear_line"
-    wanted = {tuple(item.callspec.params["arguments"]) for item in request.session.items if item.originalname == name}
+    wanted = {
+        tuple(item.callspec.params["arguments"])
+        for item in request.session.items
+        if getattr(item, "originalname", "") == name
+    }
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         return dict(zip(wanted, pool.map(lambda arguments: run(*arguments), wanted), strict=True))
 

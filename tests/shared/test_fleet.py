@@ -57,6 +57,39 @@ async def test_every_observation_is_known_to_all_once_though_redis_died_meanwhil
         redis.kill()
 
 
+@pytest.mark.skipif(not shutil.which("redis-server"), reason="redis-server is not installed")
+async def test_a_pool_forgotten_at_one_dispatcher_stays_forgotten_at_another_that_changes_its_policy(tmp_path):
+    redis = Redis(tmp_path)
+    redis.start()
+    try:
+        extra = f'state_url = "{redis.url}"'
+        async with live_fleet("lased", POOLS, 2, extra=extra) as fleet, aiohttp.ClientSession() as session:
+            records, request = spread(200.0, 0.7, fleet)
+            await Attack(request, records).run()
+
+            async def seen(k, wanted):
+                for _ in range(60):
+                    state = await fleet[k].state(session)
+                    found = {pool["name"]: pool["observations"] for pool in state["pools"]}
+                    if wanted(found):
+                        return found
+                    await asyncio.sleep(0.1)
+                raise AssertionError(found)
+
+            for k in (0, 1):
+                await seen(k, lambda found: sum(found.values()) == len(records))
+            async with session.post(f"{fleet[0].admin}/pools/a/forget") as answer:
+                assert answer.status == 200
+            before = await seen(1, lambda found: found["a"] == 0)
+            async with session.post(f"{fleet[1].admin}/policy", json={"name": "greedy"}) as answer:
+                assert answer.status == 200
+            await asyncio.sleep(1.0)
+            for k in (0, 1):
+                assert await seen(k, lambda found: True) == before, "neither forgotten ones back nor others twice"
+    finally:
+        redis.kill()
+
+
 @pytest.mark.slow
 async def test_on_reports_three_dispatchers_are_nearly_one(tmp_path):
     """Mean response at load 0.6, own-count SED and partial_sed behind three, SED behind one: on the same traffic."""
