@@ -48,6 +48,7 @@ async def test_lased_learns_over_real_http_and_the_rows_tell():
     assert rows[-1]["regret"] == state["regret"]["total"]
 
 
+@pytest.mark.slow
 async def test_two_policies_of_one_seed_meet_the_same_work():
     offsets, services = poisson(100.0, 1.0), {}
     for policy in ("jsq", "round_robin"):

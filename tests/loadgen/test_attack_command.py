@@ -115,8 +115,8 @@ def test_a_run_by_three_processes_leaves_everything_and_its_plan_can_be_sent_aga
         ("/ok", ["--fail-if", "p50>1us"], 3, "fail if p50>1us: FAILED, it was"),
         ("/no", [], 4, "invalid: no request was answered well"),
         ("/never", ["--drain", "0.1"], 4, "open at the end"),
-        ("/never", ["--timeout", "0.1"], 4, "no answer: timed out × "),
-        ("/slow", ["--max-in-flight", "1"], 4, "were dropped"),
+        pytest.param("/never", ["--timeout", "0.1"], 4, "no answer: timed out × ", marks=pytest.mark.slow),
+        pytest.param("/slow", ["--max-in-flight", "1"], 4, "were dropped", marks=pytest.mark.slow),
     ],
 )
 def test_exit_codes_and_words(server, path, more, code, says):
