@@ -180,13 +180,21 @@ def test_the_same_experiment_on_real_processes(tmp_path):
     assert all(0.3 < float(row["mean_response"]) < 3.0 for row in rows), "in the scenario's units, not the machine's"
 
 
-def test_compare_live_and_simulated(tmp_path):
-    common = ["compare", "--policies", "sed,jsq", "--lam", "1.2", "--mu", "1,2", "--out", str(tmp_path), "--json"]
+COMPARE = ["compare", "--policies", "sed,jsq", "--lam", "1.2", "--mu", "1,2", "--json"]
+
+
+def test_compare_simulated(tmp_path):
+    common = [*COMPARE, "--out", str(tmp_path)]
     simulated = json.loads(lased_loadgen(*common, "--arrivals", "3000", "--reps", "5").stdout)
     assert simulated["first"] == "sed"
     found = simulated["differences"]["jsq"]["mean_response"]
     assert found["verdict"] == "worse"
     assert found["low"] > 0
+
+
+@pytest.mark.slow
+def test_compare_live(tmp_path):
+    common = [*COMPARE, "--out", str(tmp_path)]
     done = lased_loadgen(*common, "--backend", "live", "--arrivals", "60", "--reps", "1", "--rate", "60")
     assert done.returncode == 0, done.stderr
     live = json.loads(done.stdout)

@@ -147,6 +147,7 @@ async def test_a_browser_without_the_token_is_asked_for_it():
     assert not re.search(r'<form id="login" hidden', dom)
 
 
+@pytest.mark.slow
 async def test_top_shows_one_picture_and_says_what_is_wrong():
     async def top(f, **environment):
         command = [sys.executable, "-m", "dispatcher", "top", "--once", "--admin", address(f)]

@@ -58,6 +58,7 @@ async def test_every_observation_is_known_to_all_once_though_redis_died_meanwhil
 
 
 @pytest.mark.skipif(not shutil.which("redis-server"), reason="redis-server is not installed")
+@pytest.mark.slow
 async def test_a_pool_forgotten_at_one_dispatcher_stays_forgotten_at_another_that_changes_its_policy(tmp_path):
     redis = Redis(tmp_path)
     redis.start()
