@@ -47,8 +47,7 @@ async def attack(
     stopped: Callable[[], None],
 ) -> None:
     """Send the plan. looked: told the seconds since the start after each look of `watch`. stop: ends the sending early,
-    which `stopped` is told.
-    Raises SenderError."""
+    which `stopped` is told. Raises SenderError."""
     loop = asyncio.get_running_loop()
     write_job(folder, run.plan.request, run.plan.limits, run.plan.processes)
     async with senders(folder, run.plan.processes) as running:

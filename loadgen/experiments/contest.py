@@ -29,7 +29,7 @@ from loadgen.attack import Limits
 from loadgen.experiments.backends import BackendError, LivePoolSpec, live_fleet, live_pools
 from loadgen.experiments.balancers import balancer_system, parse
 from loadgen.experiments.compare import axis_of
-from loadgen.experiments.results import Floats
+from loadgen.experiments.results import Floats, sources
 from loadgen.histogram import distribution
 from loadgen.records import Records
 from loadgen.schedule import choose_targets
@@ -104,8 +104,8 @@ class Contest:
                     yield j, lam, self.systems[(k + j) % len(self.systems)]
 
     def mark(self, j: int, lam: float, system: System) -> str:
-        """Equal for equal work."""
-        work = asdict(self) | {"systems": asdict(system), "lams": lam, "rounds": j}
+        """Equal for equal work by equal code: a turn of before a change is not taken for one of after it."""
+        work = asdict(self) | {"systems": asdict(system), "lams": lam, "rounds": j, "code": sources()}
         return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from dispatcher.errors import ConfigError
 from loadgen import versus
-from loadgen.experiments import contest_shown
+from loadgen.experiments import contest, contest_shown
 from loadgen.experiments.backends import LivePoolSpec, live_pools
 from loadgen.experiments.balancers import BALANCERS, balancer_system, parse
 from loadgen.experiments.contest import METRICS, Contest, Standing, System, policies, run
@@ -85,6 +85,14 @@ def test_a_finished_turn_is_not_run_again(tmp_path):
     assert again["mean_response"].tolist() == first["mean_response"].tolist()
     assert first["regret"].tolist() == [0.0]
     assert 0 < first["mean_response"][0] < 1.0
+
+
+def test_a_turn_of_before_the_code_changed_is_not_taken_for_one_of_after(monkeypatch):
+    turn = next(CONTEST.turns())
+    before = CONTEST.mark(*turn)
+    assert CONTEST.mark(*turn) == before
+    monkeypatch.setattr(contest, "sources", lambda: "changed")
+    assert CONTEST.mark(*turn) != before
 
 
 def test_what_is_not_known_is_refused_before_anything_runs():
