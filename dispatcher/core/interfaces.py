@@ -138,6 +138,15 @@ class Scoring(Protocol):
         ...
 
 
+@runtime_checkable
+class Drawing(Protocol):
+    """A policy that draws pools by chances that it has learned."""
+
+    def probabilities(self) -> Mapping[str, float]:
+        """Of each open pool, now."""
+        ...
+
+
 class PolicyFactory(Protocol):
     """How the registry makes a policy: dice are given, options are the user's."""
 

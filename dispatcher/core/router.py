@@ -38,6 +38,11 @@ class Router:
     def __repr__(self) -> str:
         return f"<Router {type(self.policy).__name__} {self.fleet!r}>"
 
+    @property
+    def learns_rejections(self) -> bool:
+        """The policy wants to hear of pools that take no more, so nobody is to keep these from it."""
+        return getattr(self.policy, "learns_rejections", False)
+
     def route(self, job: Job, now: float, exclude: frozenset[str] = NOTHING, sent: bool = True) -> Ticket:
         """Choose a pool and join it.
 
@@ -88,13 +93,14 @@ class Router:
         service_time: float | None = None,
         teaches: bool = True,
         report: Report | None = None,
+        accepted: bool | None = None,
+        retry_after: float = 0.0,
     ) -> Completion:
         """The request has left its pool.
 
         service_time: seconds of work if the pool or the simulator told; else, or if it cannot be true, inferred where
         that is switched on. teaches: False drops it; so does an outcome that is not OK. report: what the pool said of
-        itself. Raises InternalError at a
-        second call for one ticket.
+        itself. accepted, retry_after: as in `Completion`. Raises InternalError at a second call for one ticket.
         """
         if not ticket.is_open:
             raise InternalError(f"{ticket!r} is settled twice")
@@ -110,7 +116,7 @@ class Router:
             service_time = inferred if service_time is None else service_time
         if ticket.by is not self.policy:  # what its own policy noted on it would mislead another
             ticket.decision = replace(ticket.decision, memo=None)
-        done = Completion(ticket, now, service_time if teaches else None, outcome, report)
+        done = Completion(ticket, now, service_time if teaches else None, outcome, report, accepted, retry_after)
         try:
             self.policy.learn(done, self.fleet)
         except Exception as error:  # noqa: BLE001 - a stranger's code: the count is right already

@@ -142,10 +142,16 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The end of a ticket. `service_time` is seconds of work, None where it is not known or must not teach."""
+    """The end of a ticket.
+
+    service_time: seconds of work, None where it is not known or must not teach. accepted: whether the pool took the
+    request; None if that is not known. retry_after: seconds for which one that did not asked to be left alone.
+    """
 
     ticket: Ticket
     finished_at: float
     service_time: float | None
     outcome: Outcome
     report: Report | None = None
+    accepted: bool | None = None
+    retry_after: float = 0.0

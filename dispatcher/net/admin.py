@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from dispatcher.core.interfaces import Learner
+from dispatcher.core.interfaces import Drawing, Learner
 from dispatcher.core.regret import RegretMeter
 from dispatcher.net.addresses import Address, bound, listen_on
 from dispatcher.net.control import LARGEST, Changes, Control, Guard, answer
@@ -132,6 +132,7 @@ class Admin:
     def _pools(self, learner: Learner | None) -> list[dict[str, Any]]:
         router, health = self._server.router, self._server.forwarder.health
         estimates = learner.estimates() if learner else {}
+        drawn: Mapping[str, float] = learner.probabilities() if isinstance(learner, Drawing) else {}
         pools = []
         for spec in health.specs:
             entry: dict[str, Any] = {
@@ -152,6 +153,7 @@ class Admin:
                 "interval": [low, high if high is not None and math.isfinite(high) else None],
                 "observations": estimate.observations if estimate else None,
                 "rate_in_use": learner.rate(spec.id) if learner and spec.id in router.fleet else None,
+                "probability": drawn.get(spec.id),
             }
             pools.append(entry)
         return pools

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from email.utils import parsedate_to_datetime
 
 import httptools
 
@@ -29,7 +30,18 @@ NOT_TRAILERS = (
 class Response:
     """A parsed head of an answer. length: of the body, for this request's method."""
 
-    __slots__ = ("connection", "headers", "keep_alive", "length", "load", "minor", "reason", "status", "timing")
+    __slots__ = (
+        "connection",
+        "headers",
+        "keep_alive",
+        "length",
+        "load",
+        "minor",
+        "reason",
+        "retry_after",
+        "status",
+        "timing",
+    )
 
     def __init__(self, status: int, reason: bytes, minor: int, headers: Headers) -> None:
         self.status = status
@@ -41,6 +53,7 @@ class Response:
         self.keep_alive = minor > 0
         self.timing: bytes | None = None
         self.load: bytes | None = None
+        self.retry_after: bytes | None = None
 
     def __repr__(self) -> str:
         return f"<Response {self.status}>"
@@ -83,6 +96,8 @@ def parse_response(raw: bytes, method: bytes) -> Response:
             response.timing = value if response.timing is None else response.timing + b"," + value
         elif key == b"endpoint-load-metrics":
             response.load = value
+        elif key == b"retry-after":
+            response.retry_after = value
     if response.connection:
         response.keep_alive = b"close" not in response.connection and (
             minor > 0 or b"keep-alive" in response.connection
@@ -174,6 +189,25 @@ def service_time(timing: bytes | None) -> float | None:
     return None
 
 
+def retry_after(value: bytes | None, now: float) -> float:
+    """Seconds of `Retry-After`, which tells a number of them or a date (RFC 9110 10.2.3); 0 without sense.
+
+    now: seconds since 1970.
+
+    >>> retry_after(b"120", 0.0), retry_after(b"Thu, 01 Jan 1970 00:01:00 GMT", 50.0), retry_after(b"soon", 0.0)
+    (120.0, 10.0, 0.0)
+    """
+    if value is None:
+        return 0.0
+    if _SECONDS.fullmatch(value):
+        return float(value)
+    try:
+        return max(0.0, parsedate_to_datetime(value.decode("ascii")).timestamp() - now)
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+_SECONDS = re.compile(rb"[0-9]{1,9}")
 _NUMBER = re.compile(rb"[0-9]{1,12}(?:\.[0-9]{1,12})?")
 REASONS = {
     200: "OK",

@@ -12,11 +12,20 @@ import contextlib
 
 from dispatcher.core.router import NOTHING
 from dispatcher.core.types import Job, Outcome, Report, Ticket
-from dispatcher.errors import BadRequest, OutOfResources, PoolsFull, RequestError, UpstreamRefused, UpstreamStale
+from dispatcher.errors import (
+    BadRequest,
+    OutOfResources,
+    PoolsFull,
+    RequestError,
+    UpstreamRefused,
+    UpstreamStale,
+    UpstreamTimeout,
+    UpstreamUnreachable,
+)
 from dispatcher.net import orca
-from dispatcher.net.answers import Response, forward_response, last_chunk, own_answer, service_time
+from dispatcher.net.answers import Response, forward_response, last_chunk, own_answer, retry_after, service_time
 from dispatcher.net.backend import SWITCHING, PoolConnection
-from dispatcher.net.clock import http_date
+from dispatcher.net.clock import http_date, wall
 from dispatcher.net.forwarder import Client, Forwarder, Span
 from dispatcher.net.framing import Body
 from dispatcher.net.heads import Request, forward_request
@@ -45,10 +54,12 @@ class Exchange:
         "_refused",
         "_report",
         "_response",
+        "_rest",
         "_retriable",
         "_span",
         "_tail",
         "_ticket",
+        "_turned_away",
         "began_at",
         "ended_at",
         "fault",
@@ -84,6 +95,8 @@ class Exchange:
         self._pieces: list[bytes] = []
         self._tail = b""
         self._failed = NOTHING  # pools that had their try
+        self._turned_away = False  # the pool has answered that it takes no more
+        self._rest = 0.0  # seconds for which it wants to be left alone
         self._retriable = False  # the try under way may be followed by another
         self._span: Span | None = None
         self.last: Ticket | None = None
@@ -208,6 +221,7 @@ class Exchange:
         connection: PoolConnection | None = None
         self._ticket = self.last = ticket
         self.pool = pool
+        self._turned_away, self._rest = False, 0.0
         try:
             upstream = forwarder.upstreams[pool]
             connection = (None if fresh else upstream.idle()) or await upstream.connect()
@@ -227,7 +241,8 @@ class Exchange:
                 outcome = Outcome.OK  # 429 is an answer, and no failure
             else:
                 outcome = Outcome.TIMED_OUT if error.status == 504 else Outcome.FAILED
-                forwarder.events.upstream_failed(pool, error)
+                if not self._is_expected:
+                    forwarder.events.upstream_failed(pool, error)
         finally:
             if (
                 fault is None and self._answered_at is not None
@@ -236,13 +251,26 @@ class Exchange:
             self._ticket = self._connection = None
             ended_at = self._answered_at or forwarder.clock()
             teaches = 200 <= self._status < 400  # not the length of a tunnel, nor how fast something went wrong
-            done = forwarder.router.settle(ticket, ended_at, outcome, self.reported, teaches, self._report)
+            done = forwarder.router.settle(
+                ticket, ended_at, outcome, self.reported, teaches, self._report, self._accepted(fault), self._rest
+            )
             self._client.attach_upload(None)  # after the count: nothing that follows may keep it from coming down
             if connection is not None:
                 connection.release()
-            if not isinstance(fault, UpstreamStale):  # the end of an old connection says nothing of the pool now
+            if not (isinstance(fault, UpstreamStale) or self._is_expected):  # an old connection's end says nothing
                 forwarder.health.settled(done)
         return fault
+
+    @property
+    def _is_expected(self) -> bool:
+        """The pool has turned the request away, and that is what the policy is to learn: no sign of illness."""
+        return self._turned_away and self._forwarder.router.learns_rejections
+
+    def _accepted(self, fault: RequestError | None) -> bool | None:
+        """Whether the pool took the request; None if nobody knows."""
+        if self._turned_away or isinstance(fault, UpstreamUnreachable):
+            return False
+        return True if self.begun else False if isinstance(fault, UpstreamTimeout) else None
 
     @property
     def peer(self) -> Peer:
@@ -317,6 +345,8 @@ class Exchange:
         interim = response.status < 200 and response.status != SWITCHING
         if interim and self.request.minor == 0:
             return  # HTTP/1.0 knows no interim answers
+        if response.status in (429, 503):
+            self._turned_away, self._rest = True, retry_after(response.retry_after, wall())
         if response.status >= 429 and self._retriable:
             refused = UpstreamRefused(response.status)
             if self._may_try_again(refused):

@@ -24,7 +24,7 @@ HOP_BY_HOP = frozenset(
 KEPT = frozenset((b"host", b"content-length", b"via"))  # fields that no Connection field can take away
 NOTED = frozenset(
     b"host content-length transfer-encoding connection te via upgrade max-forwards server-timing"
-    b" endpoint-load-metrics".split()
+    b" endpoint-load-metrics retry-after".split()
 )  # fields that say something to us
 OURS = HOP_BY_HOP | ORIGIN | {b"host", b"max-forwards", b"traceparent"}  # of a request, not to be passed as they are
 IDEMPOTENT = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"))

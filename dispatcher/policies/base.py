@@ -13,7 +13,7 @@ from random import Random
 from dispatcher.core.choosing import Ties, argmin, check_ties
 from dispatcher.core.delay import Delays, Floats, work_ahead
 from dispatcher.core.episodes import Episode
-from dispatcher.core.interfaces import NOTHING_SEEN, FleetView, PoolView, Remembered, Sums
+from dispatcher.core.interfaces import NOTHING_SEEN, Estimate, FleetView, PoolView, Remembered, Sums
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, PoolSpec
 from dispatcher.errors import ConfigError
 from dispatcher.estimators.mean import Mean
@@ -76,7 +76,7 @@ class BasePolicy:
         left = list(pools)
         return [left.pop(int(self.rng.random() * len(left))) for _ in range(min(d, len(left)))]
 
-    def estimates(self) -> Mapping[str, Mean]:
+    def estimates(self) -> Mapping[str, Estimate]:
         """What is believed of each open pool."""
         return {pool: Mean(spec.guess) for pool, spec in self.specs.items()}
 

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from dispatcher.core.episodes import Episode
 from dispatcher.core.fleet import Fleet
-from dispatcher.core.interfaces import FleetView, Learner, Policy
+from dispatcher.core.interfaces import Drawing, FleetView, Learner, Policy
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase, PoolSpec
 from dispatcher.errors import RequestError
@@ -53,6 +53,9 @@ class PrometheusRecorder:
         self._up = Gauge("lased_pool_up", "1 while the pool takes requests.", ["pool"], **new)
         self._upstream_errors = Counter("lased_upstream_errors_total", "Tries that a pool failed.",
                                         ["pool", "reason"], **new)  # fmt: skip
+        self._turned_away = Counter(
+            "lased_pool_rejections_total", "Tries that the pool would not take.", ["pool"], **new
+        )
         self._reported = Gauge("lased_pool_reported_queue_depth", "Requests left there, in the pool's last word.",
                                ["pool"], **new)  # fmt: skip
         self._retries = Counter("lased_retries_total", "Further tries of a request.", ["reason"], **new)
@@ -88,6 +91,8 @@ class PrometheusRecorder:
             served = self._served.get(done.ticket.pool.id)
             if served is not None:
                 served.observe(done.service_time)
+        if done.accepted is False and done.ticket.pool.id in self._answered:
+            self._turned_away.labels(done.ticket.pool.id).inc()
         if done.report is not None and done.report.queue_depth is not None and done.ticket.pool.id in self._answered:
             self._reported.labels(done.ticket.pool.id).set(done.report.queue_depth)
         if self._learner is not None and self._learner.episode is not self._episode:
@@ -122,6 +127,7 @@ class PrometheusRecorder:
         )
         self._chosen[pool] = {phase: self._decisions.labels(pool, phase.value) for phase in Phase}
         self._served[pool] = self._service.labels(pool)
+        self._turned_away.labels(pool)
 
     # -- net.Events
 
@@ -180,7 +186,8 @@ class PrometheusRecorder:
         del self._gone[pool]
         for children in (self._answered, self._chosen, self._served):
             children.pop(pool, None)
-        for family in (self._requests, self._duration, self._service, self._decisions, self._up, self._upstream_errors):
+        for family in (self._requests, self._duration, self._service, self._decisions, self._up, self._upstream_errors,
+                       self._turned_away):  # fmt: skip
             family.remove_by_labels({"pool": pool})
 
     def internal_error(self, error: BaseException) -> None:
@@ -262,6 +269,11 @@ class LearningCollector:
             ratio.add_metric([pool], estimate.rate / estimates[pools[0]].rate)
             seen.add_metric([pool], estimate.observations)
         yield from (rate, low, high, ratio, seen)
+        if isinstance(learner, Drawing):
+            chance = gauge("lased_choice_probability", "With which the pool would be drawn now.")
+            for pool, probability in learner.probabilities().items():
+                chance.add_metric([pool], probability)
+            yield chance
         began_at = learner.episode.began_at
         age = self._clock() - began_at if began_at is not None and learner.episode.arrivals else 0.0
         yield GaugeMetricFamily("lased_episode_open_seconds", "Age of the open episode; 0 between episodes.", age)

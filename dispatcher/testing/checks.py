@@ -34,6 +34,7 @@ def checks() -> Iterator[Check]:
     yield names_only_open_pools
     yield equal_seeds_live_equal_lives
     yield survives_failures
+    yield survives_rejections
     yield survives_late_feedback
     yield survives_membership_changes
     yield survives_an_empty_fleet
@@ -95,6 +96,18 @@ def survives_failures(make: Maker) -> None:
     for outcome in (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.CANCELLED) * 20:
         table.finish(table.arrive(), outcome)
     table.finish(table.arrive(), Outcome.OK, None)
+    empty(table)
+
+
+def survives_rejections(make: Maker) -> None:
+    """Pools turn requests away, one of them always, and ask to be left alone."""
+    table = Table(make(1), specs(3))
+    for i in range(120):
+        ticket = table.arrive()
+        if ticket.pool.id == "p2" or i % 3 == 0:
+            table.reject(ticket, retry_after=float(i % 5))
+        else:
+            table.finish(ticket)
     empty(table)
 
 

@@ -73,7 +73,15 @@ class Table:
     def finish(self, ticket: Ticket, outcome: Outcome = Outcome.OK, service_time: float | None = 1.0) -> None:
         self.now += max(1.0, service_time or 0.0)
         self.open.remove(ticket)
-        self.router.settle(ticket, self.now, outcome, service_time if outcome is Outcome.OK else None)
+        accepted = True if outcome is Outcome.OK else None
+        told = service_time if outcome is Outcome.OK else None
+        self.router.settle(ticket, self.now, outcome, told, accepted=accepted)
+
+    def reject(self, ticket: Ticket, retry_after: float = 0.0) -> None:
+        """The pool would not have it."""
+        self.now += 1.0
+        self.open.remove(ticket)
+        self.router.settle(ticket, self.now, Outcome.FAILED, accepted=False, retry_after=retry_after)
 
     def add(self, spec: PoolSpec) -> None:
         self.now += 1.0

@@ -21,6 +21,7 @@ NAMES = (
     "scrape",
     "pacing",
     "crosscheck",
+    "feedback",
 )
 
 
