@@ -74,6 +74,11 @@ class LivePool:
         return self._busy + len(self._waiting)
 
     @property
+    def until_room(self) -> float:
+        """Seconds until a server is expected to be free."""
+        return self._law.mean(asyncio.get_running_loop().time()) / self._servers
+
+    @property
     def utilization(self) -> float:
         """Share of the servers at work."""
         return self._busy / self._servers
@@ -119,7 +124,8 @@ def make_server(pool: LivePool, name: str, report: bool = True, load: str = "non
         try:
             service = await pool.serve()
         except QueueFullError:
-            return web.Response(status=503, text="the queue is full\n", headers={"X-Pool": name, "Retry-After": "1"})
+            headers = {"X-Pool": name, "Retry-After": f"{pool.until_room:.0f}"}
+            return web.Response(status=503, text="the queue is full\n", headers=headers)
         headers = {"X-Pool": name}
         if report:
             headers["Server-Timing"] = f"service;dur={service * 1e3:.6f}"
