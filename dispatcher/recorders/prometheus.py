@@ -127,7 +127,6 @@ class PrometheusRecorder:
         )
         self._chosen[pool] = {phase: self._decisions.labels(pool, phase.value) for phase in Phase}
         self._served[pool] = self._service.labels(pool)
-        self._turned_away.labels(pool)
 
     # -- net.Events
 

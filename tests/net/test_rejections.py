@@ -1,4 +1,4 @@
-"""Pools that turn requests away: what reaches a policy that learns from it, and that nobody else takes it for illness."""
+"""Pools that turn requests away: a policy that learns from it hears of it, and nobody takes it for illness."""
 
 import asyncio
 

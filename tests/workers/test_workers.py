@@ -136,7 +136,7 @@ async def test_an_answer_tells_who_served_and_how_long(serve, report):
 
 
 async def test_a_full_pool_answers_503(serve):
-    pool = LivePool(Fixed(2.0, Random(1)), capacity=1)
+    pool = LivePool(Fixed(0.5, Random(1)), capacity=1)
     url = await serve(pool)
     async with aiohttp.ClientSession() as session:
         first = asyncio.ensure_future(session.get(url))
