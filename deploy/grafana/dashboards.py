@@ -368,6 +368,13 @@ def learning() -> model.Dashboard:
               units.RequestsPerSecond, (rate("lased_decisions_total", "phase"), "{{phase}}")),
         graph("Decisions by pool and phase", "Where requests were sent, and why.", units.RequestsPerSecond,
               (rate("lased_decisions_total", "pool, phase"), "{{pool}} {{phase}}")),
+        graph("Turned away", "Share of the tries at a pool that it would not take: 503, 429, no connection, or no "
+              "answer in time.", units.PercentUnit,
+              (share(rate("lased_pool_rejections_total", "pool"), rate("lased_decisions_total", "pool")),
+               "{{pool}}"), width=12, empty="no pool turns requests away"),
+        graph("Chance of being drawn", "By policies that draw (exp3_ix, tsallis_inf); 0 while a pool asks to be left "
+              "alone. No regret means that all pools turn away alike, not that chances settle.", units.PercentUnit,
+              (value("lased_choice_probability", how="avg"), "{{pool}}"), width=12, empty="the policy does not draw"),
     ]  # fmt: skip
     episodes = [
         graph("Episodes", "Episodes that ended, a second, by whether they held forced trials.", units.CountsPerSecond,
