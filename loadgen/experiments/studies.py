@@ -26,11 +26,16 @@ from dispatcher.errors import ConfigError
 from loadgen.experiments.claims import Verdict
 from loadgen.experiments.results import sources
 from loadgen.experiments.spec import Claim
+from loadgen.plot import PlotError
 
 STUDIES = {
     "whittle_finite": "loadgen.experiments.whittle:FINITE",
     "whittle_blocking": "loadgen.experiments.whittle:BLOCKING",
     "partial": "loadgen.experiments.partial:PARTIAL",
+    "hamacher": "loadgen.experiments.noregret:HAMACHER",
+    "stability": "loadgen.experiments.noregret:STABILITY",
+    "multiqueue": "loadgen.experiments.noregret_more:MULTIQUEUE",
+    "drift": "loadgen.experiments.noregret_more:DRIFTING",
 }
 Result = dict[str, Any]
 Results = Mapping[str, Result]
@@ -135,6 +140,20 @@ def write(study: Study, results: Results, verdicts: Sequence[Verdict], folder: P
 def verdict(says: str, holds: bool | None, saw: str) -> Verdict:
     """Of a claim that a study judges by itself."""
     return Verdict(Claim(says=says, check="study"), None if holds is None else bool(holds), saw)
+
+
+def canvas(width: float, height: float, columns: int = 1) -> tuple[Any, ...]:
+    """An empty picture and its axes, in one row. Raises PlotError without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise PlotError("pictures need matplotlib: pip install 'lased-dispatcher[plot]'") from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    made = figure.subplots(1, columns, squeeze=False)[0]
+    for axes in made:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+    return figure, *made
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:

@@ -1,0 +1,189 @@
+"""multiqueue and drift, the rest of `noregret`: several dispatchers before pools of one place; rates that change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from loadgen.experiments.claims import Verdict
+from loadgen.experiments.noregret import ANYTIME, SMOOTH, BufferStudy, Case
+from loadgen.experiments.studies import Results, canvas, verdict
+from loadgen.plot import COLOURS
+from loadgen.sim.buffers import Scene, boundary, hamacher
+
+SYMMETRIC = ((4, 100, 4.0), (2, 60, 2.0))  # queues, servers, Σ μ
+OTHERS = {  # λ of each queue, μ of each server
+    "λ .5 .3 .1, μ .9 .6 .3 .2": ((0.5, 0.3, 0.1), (0.9, 0.6, 0.3, 0.2)),
+    "λ .5 .3 .1, μ .6 .4 .3 .2": ((0.5, 0.3, 0.1), (0.6, 0.4, 0.3, 0.2)),
+    "λ .3 × 3, μ .45 × 3": ((0.3,) * 3, (0.45,) * 3),
+    "λ .7 .1, μ .5 × 6": ((0.7, 0.1), (0.5,) * 6),
+    "λ .2 × 6, μ .3 × 6": ((0.2,) * 6, (0.3,) * 6),
+}
+DRIFT = (0.6, 0.4, 0.05, 0.05, 0.02)
+
+
+def _case(n: int, m: int, total: float, load: float) -> str:
+    return f"n={n} m={m} M={total:g}, {load:g} λ*"
+
+
+@dataclass(frozen=True)
+class MultiQueue(BufferStudy):
+    """Several queues, each with a learner of its own."""
+
+    policies = (ANYTIME, "tsallis_inf", "mix", "recharge", "ucb1")
+
+    def cases(self, slots: int) -> Iterator[Case]:
+        for n, m, total in SYMMETRIC:
+            for load in (0.95, 1.05):
+                lam = load * boundary(n, m, total)
+                for policy in self.policies[:-1]:
+                    yield _case(n, m, total, load), policy, Scene((total / m,) * m, slots, (lam,) * n)
+        for name, (lams, mu) in OTHERS.items():
+            for policy in self.policies:
+                yield name, policy, Scene(mu, slots, lams)
+
+    def tables(self, results: Results) -> list[Table]:
+        made = Table(title=self.title + ": mean backlog, or slope a slot where it grows", title_justify="left")
+        for column in ("", "condition", *map(heading, self.policies)):
+            made.add_column(column, justify="left" if not column else "right")
+        cases, _ = self.labels(results)
+        for case in cases:
+            condition = f"{self._needed(case):.3f} < {self._given(case):.3f}" if case in OTHERS else ""
+            cells = [self._cell(results, case, policy) for policy in self.policies]
+            made.add_row(case, condition, *cells)
+        return [made]
+
+    def _cell(self, results: Results, case: str, policy: str) -> str:
+        if not self.each(results, case, policy, "slope"):
+            return ""
+        slope, held = (self.mean(results, case, policy, key)[0] for key in ("slope", "mean_backlog"))
+        return f"slope {slope:+.4f}" if slope > 0.005 else f"{held:.2f}"
+
+    def _needed(self, case: str) -> float:
+        return sum(OTHERS[case][0])
+
+    def _given(self, case: str) -> float:
+        return (1 - max(OTHERS[case][0])) * sum(OTHERS[case][1])
+
+    def verdicts(self, results: Results, size: str) -> list[Verdict]:
+        found = []
+        for n, m, total in SYMMETRIC:
+            star = boundary(n, m, total)
+            expected = n * 0.05 * star
+            below, above = (
+                [
+                    self.mean(results, _case(n, m, total, load), policy, "slope")[0]
+                    for policy in (ANYTIME, "tsallis_inf")
+                ]
+                for load in (0.95, 1.05)
+            )
+            spaced = self.mean(results, _case(n, m, total, 1.05), "recharge", "slope")[0]
+            shown = ", ".join(f"{value / expected:.2f}" for value in above)
+            found += [
+                verdict(f"{n} queues, {m} servers, Σ μ = {total:g}: learners are stable at 0.95 λ* and not at 1.05 λ*",
+                        max(below) < 0.1 * expected and min(above) > 0.5 * expected,
+                        f"λ* = {star:.6f}; slopes at 1.05 λ*: {shown} times n (λ − λ*)"),
+                verdict("recharge is stable at 1.05 λ*", spaced < 0.1 * expected, f"slope {spaced:+.4f}"),
+            ]  # fmt: skip
+        inside = [case for case in OTHERS if self._needed(case) < self._given(case)]
+        worst = max(
+            self.mean(results, case, policy, "slope")[0] for case in inside for policy in (ANYTIME, "tsallis_inf")
+        )
+        hammered = self.mean(results, "λ .7 .1, μ .5 × 6", "ucb1", "slope")[0]
+        return [
+            *found,
+            verdict("where Σ λ < (1 − max λ) Σ μ learners are stable", worst < 0.005, f"slopes to {worst:+.5f}"),
+            verdict("UCB1 is not, in one of these", hammered > 0.02, f"slope {hammered:+.3f}"),
+        ]
+
+    def draw(self, results: Results, path: Path) -> None:
+        figure, *both = canvas(10, 4.2, columns=2)
+        for axes, (n, m, total) in zip(both, SYMMETRIC, strict=True):
+            for policy, colour in zip(self.policies[:-1], COLOURS, strict=False):
+                for load, line in ((0.95, "-"), (1.05, "--")):
+                    curve = self.curve(results, _case(n, m, total, load), policy, "backlog")
+                    share = [(k + 1) / len(curve) for k in range(len(curve))]
+                    axes.plot(share, [1 + value for value in curve], line, color=colour, label=f"{policy}, {load:g} λ*")
+            axes.set_yscale("log")
+            axes.set_xlabel("share of the run")
+            axes.set_title(f"{n} queues, {m} servers: λ* = {boundary(n, m, total):.4f}", fontsize=10)
+        both[0].set_ylabel("1 + requests waiting")
+        both[0].legend(fontsize=7)
+        figure.savefig(path, dpi=130)
+
+
+@dataclass(frozen=True)
+class Drift(BufferStudy):
+    """Rates in reverse order from the middle on."""
+
+    policies = (
+        ANYTIME, "exp3_ix/window=100000", "exp3_ix", "exp3_ix/window=5000", "tsallis_inf", "tsallis_inf/window=20000",
+        SMOOTH, "recharge/cap=1e12", "recharge",
+    )  # fmt: skip
+    windows = 40
+
+    def cases(self, slots: int) -> Iterator[Case]:
+        for policy in self.policies:
+            yield "reversed", policy, Scene(DRIFT, slots, (), DRIFT[::-1], self.windows)
+
+    def _shares(self, results: Results, policy: str, slots: float) -> list[float]:
+        return [value / slots for value in self.curve(results, "reversed", policy, "accepted")]
+
+    def _length(self, results: Results) -> float:
+        """Sends in a window, from what was run."""
+        return self.slots[
+            "full" if max(self.curve(results, "reversed", "recharge", "accepted")) > 3000 else "quick"
+        ] / (self.windows)
+
+    def tables(self, results: Results) -> list[Table]:
+        length = self._length(results)
+        made = Table(title=f"{self.title}: accepted in windows of {length:,.0f} sends", title_justify="left")
+        for column in ("", "before", "first after", "second", "third", "last five"):
+            made.add_column(column, justify="left" if not column else "right")
+        half = self.windows // 2
+        for policy in self.policies:
+            shares = self._shares(results, policy, length)
+            cells = (sum(shares[half - 5 : half]) / 5, *shares[half : half + 3], sum(shares[-5:]) / 5)
+            made.add_row(policy, *(f"{cell:.4f}" for cell in cells))
+        return [made]
+
+    def verdicts(self, results: Results, size: str) -> list[Verdict]:
+        length, half, h = self._length(results), self.windows // 2, hamacher(DRIFT)
+        shares = {policy: self._shares(results, policy, length) for policy in self.policies}
+        full = size == "full"
+        within = shares["exp3_ix"][half + 1]
+        stuck = shares["recharge/cap=1e12"]
+        dips = {policy: h - shares[policy][half] for policy in (ANYTIME, "exp3_ix")}
+        return [
+            verdict("exp3_ix with its window of 20,000 is back at H − 0.01 in the second window of 10,000 sends",
+                    within > h - 0.01 if full else None, f"{within:.4f}, H = {h:.6f}"),
+            verdict("it dips less than without a window", dips["exp3_ix"] < dips[ANYTIME] if full else None,
+                    f"by {dips['exp3_ix']:.3f} and {dips[ANYTIME]:.3f}"),
+            verdict("without a window it comes back, too", min(shares[ANYTIME][-5:]) > h - 0.01 if full else None,
+                    f"{min(shares[ANYTIME][-5:]):.4f} at least in the last five"),
+            verdict("recharge is back in the third window; without its cap it is then below half of what it was",
+                    stuck[half + 2] < 0.5 * stuck[half - 1] and shares["recharge"][half + 2] > 0.97 * stuck[half - 1]
+                    if full else None,
+                    f"{stuck[half + 2]:.3f} against {shares['recharge'][half + 2]:.3f} in the third window"),
+        ]  # fmt: skip
+
+    def draw(self, results: Results, path: Path) -> None:
+        figure, axes = canvas(9, 4.6)
+        length = self._length(results)
+        for policy, colour in zip(self.policies, (*COLOURS, "#999999", "#666600"), strict=True):
+            at = [(k + 0.5) * length for k in range(self.windows)]
+            axes.plot(at, self._shares(results, policy, length), color=colour, label=policy, linewidth=1.3)
+        axes.axhline(hamacher(DRIFT), color="black", linestyle=":", label="H")
+        axes.set_xlabel("sends")
+        axes.set_ylabel("share accepted")
+        axes.set_title(self.title, fontsize=11)
+        axes.legend(fontsize=7, loc="lower left")
+        figure.savefig(path, dpi=130)
+
+
+MULTIQUEUE = MultiQueue("multiqueue", "Several queues, buffers of one", {"quick": 1, "full": 2},
+                        {"quick": 8_000, "full": 500_000})  # fmt: skip
+DRIFTING = Drift("drift", "Rates reversed in the middle", {"quick": 2, "full": 4}, {"quick": 40_000, "full": 400_000})
