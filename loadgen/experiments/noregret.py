@@ -136,6 +136,7 @@ class Hamacher(BufferStudy):
                  for name, mu in INSTANCES.items()]  # fmt: skip
         smooth = [self.mean(results, name, SMOOTH, "acceptance")[0] / hamacher(mu) - 1
                   for name, mu in INSTANCES.items()]  # fmt: skip
+        spaced, tolerated = min(*gains, *smooth), 0.0 if size == "full" else 0.01
         hammered = {name: self.mean(results, name, "ucb1", "acceptance")[0] / hamacher(INSTANCES[name])
                     for name in ("A", "C", "E", "G")}  # fmt: skip
         shown = ", ".join(f"{name} {value:.2f}" for name, value in hammered.items())
@@ -146,7 +147,7 @@ class Hamacher(BufferStudy):
                     f"the lowest is H − {short:.4f}"),
             verdict("H is at least 0.770163 of what anybody may get, and many tiny servers come near that",
                     ratio >= buffers.WORST_RATIO and 0.7701 < tiny < 0.7730, f"{ratio:.4f}; 90 of 0.02: {tiny:.6f}"),
-            verdict("even spacing gets more than H everywhere: smooth turns, and recharge", min(*gains, *smooth) > (0 if size == "full" else -0.01),
+            verdict("even spacing gets more than H everywhere: smooth turns, and recharge", spaced > -tolerated,
                     f"up to {max(smooth):+.1%} and {max(gains):+.1%}"),
             verdict("UCB1 hammers one full server: linear regret", max(hammered.values()) < 0.85, f"of H: {shown}"),
         ]  # fmt: skip
@@ -208,7 +209,7 @@ class Stability(BufferStudy):
         ]  # fmt: skip
 
     def draw(self, results: Results, path: Path) -> None:
-        figure, *all_axes = canvas(11, 4.2, columns=3)
+        figure, *all_axes = canvas(12, 4.2, columns=3)
         for axes, name in zip(all_axes, self.names, strict=True):
             for policy, colour in zip(self.policies, COLOURS, strict=False):
                 for load, line in ((0.99, "-"), (1.05, "--")):
@@ -221,7 +222,7 @@ class Stability(BufferStudy):
             axes.set_title(f"{name}: H = {hamacher(INSTANCES[name]):.4f}", fontsize=10)
             axes.set_xlabel("share of the run")
         all_axes[0].set_ylabel("1 + requests waiting")
-        all_axes[-1].legend(fontsize=7)
+        figure.legend(*all_axes[-1].get_legend_handles_labels(), loc="outside right center", fontsize=8)
         figure.savefig(path, dpi=130)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.table import Table
 
 from loadgen.experiments.claims import Verdict
-from loadgen.experiments.noregret import ANYTIME, SMOOTH, BufferStudy, Case
+from loadgen.experiments.noregret import ANYTIME, SMOOTH, BufferStudy, Case, heading
 from loadgen.experiments.studies import Results, canvas, verdict
 from loadgen.plot import COLOURS
 from loadgen.sim.buffers import Scene, boundary, hamacher
@@ -100,7 +100,7 @@ class MultiQueue(BufferStudy):
         ]
 
     def draw(self, results: Results, path: Path) -> None:
-        figure, *both = canvas(10, 4.2, columns=2)
+        figure, *both = canvas(11, 4.2, columns=2)
         for axes, (n, m, total) in zip(both, SYMMETRIC, strict=True):
             for policy, colour in zip(self.policies[:-1], COLOURS, strict=False):
                 for load, line in ((0.95, "-"), (1.05, "--")):
@@ -111,7 +111,7 @@ class MultiQueue(BufferStudy):
             axes.set_xlabel("share of the run")
             axes.set_title(f"{n} queues, {m} servers: λ* = {boundary(n, m, total):.4f}", fontsize=10)
         both[0].set_ylabel("1 + requests waiting")
-        both[0].legend(fontsize=7)
+        figure.legend(*both[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
         figure.savefig(path, dpi=130)
 
 
