@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 
 from dispatcher.errors import ConfigError
 from loadgen.command import (
@@ -171,6 +172,7 @@ def theory(
         typer.Argument(
             help="chain: fixed rules; exponent: SED's score with rates to a power; optimum; or all."
             " whittle_finite, whittle_blocking: indices of one server that is seen only when it is picked."
+            " hamacher: what is taken by pools that hold one request."
         ),
     ] = "all",
     lam: Annotated[float | None, typer.Option(help="Requests a second.")] = None,
@@ -184,18 +186,27 @@ def theory(
     rate: Annotated[float, typer.Option(help="Whittle: μ, services a slot.")] = 1.0,
     beta: Annotated[float, typer.Option(min=0, max=1, help="Whittle: discount; 1 for the average reward.")] = 1.0,
     ages: Annotated[int, typer.Option(min=1, max=100_000, help="Whittle: slots since it was picked.")] = 20,
+    rates: Annotated[
+        str,
+        typer.Option(help="Hamacher: chance a slot that a full pool is done, by pool; with --lam services a second."),
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Exact stationary values of two or three pools: exponential services, Poisson arrivals; or index tables."""
-    from loadgen.experiments import indices
+    from loadgen.experiments import acceptance, indices
     from loadgen.experiments.exact import report, table
 
-    if what in indices.WHAT:
-        found = indices.report(what, capacity, rate, beta, ages)
+    def tell(found: dict[str, Any], shown: Callable[[dict[str, Any]], Table]) -> None:
         if as_json:
             print_json(found)
         else:
-            output().print(indices.table(found))
+            output().print(shown(found))
+
+    if what == "hamacher":
+        tell(acceptance.report(numbers(rates, "rates"), lam), acceptance.table)
+        return
+    if what in indices.WHAT:
+        tell(indices.report(what, capacity, rate, beta, ages), indices.table)
         return
     if lam is None or mu is None:
         raise ConfigError("--lam and --mu are needed")
@@ -206,10 +217,7 @@ def theory(
     )
     with console.status("solving"):
         found = report(what, lam, *given, side)
-    if as_json:
-        print_json(found)
-    else:
-        output().print(table(found))
+    tell(found, table)
 
 
 def run_plan(plan: Plan) -> Results:

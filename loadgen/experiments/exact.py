@@ -20,7 +20,9 @@ def report(
 ) -> dict[str, Any]:
     """What `theory --json` prints. Raises ConfigError for what cannot be solved."""
     if what not in WHAT:
-        raise ConfigError(f"WHAT must be one of {', '.join(WHAT)}, not {what!r}")
+        raise ConfigError(
+            f"WHAT must be one of {', '.join(WHAT)}, hamacher, whittle_finite, whittle_blocking, not {what!r}"
+        )
     if guess and len(guess) != len(mu):
         raise ConfigError(f"--guess has {len(guess)} values for {len(mu)} pools; give one a pool")
     try:

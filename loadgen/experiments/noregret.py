@@ -126,6 +126,7 @@ class Hamacher(BufferStudy):
             for policy in NO_REGRET:
                 mean, error = self.mean(results, name, policy, "acceptance")
                 owed = h * max(0.0, self.mean(results, name, policy, "regret")[0])
+                error = max(error, 1e-6)
                 far = max(far, abs(mean - h) / error)
                 outside = max(outside, (mean - h) / error, (h - owed - mean) / error)
                 short = max(short, *(h - value for value in self.each(results, name, policy, "acceptance")))

@@ -51,7 +51,8 @@ class MultiQueue(BufferStudy):
             made.add_column(column, justify="left" if not column else "right")
         cases, _ = self.labels(results)
         for case in cases:
-            condition = f"{self._needed(case):.3f} < {self._given(case):.3f}" if case in OTHERS else ""
+            needed, given = (self._needed(case), self._given(case)) if case in OTHERS else (0.0, 0.0)
+            condition = f"{needed:.3f} {'<' if needed < given else '≥'} {given:.3f}" if given else ""
             cells = [self._cell(results, case, policy) for policy in self.policies]
             made.add_row(case, condition, *cells)
         return [made]

@@ -3,13 +3,13 @@
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from rich.table import Table
 
 from dispatcher.errors import ConfigError
-from loadgen.experiments import partial, studies
+from loadgen.experiments import noregret, noregret_more, partial, studies
 from loadgen.experiments.studies import Piece, verdict
 
 
@@ -73,6 +73,40 @@ def test_whittle_on_the_command_line(tmp_path):
     assert {path.name for path in folder.iterdir()} == {
         "pieces.jsonl", "rows.csv", "verdicts.json", "whittle_blocking.png"}  # fmt: skip
     assert lased_loadgen("reproduce", "whittle_blocking", "--backend", "live").returncode == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hamacher", "stability", "multiqueue", "drift"])
+def test_buffers_on_the_command_line(name, tmp_path):
+    done = lased_loadgen("reproduce", name, "--out", str(tmp_path), "--json", "--jobs", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not any(each["holds"] is False for each in json.loads(done.stdout)["verdicts"])
+    assert (tmp_path / f"{name}-quick" / f"{name}.png").stat().st_size > 10_000
+
+
+def test_a_study_of_buffers_in_small(tmp_path):
+    """Tables, rows, verdicts and picture of each, from runs of a few slots."""
+    for study in (noregret.HAMACHER, noregret.STABILITY, noregret_more.MULTIQUEUE, noregret_more.DRIFTING):
+        small = replace(study, seeds={"quick": 2}, slots={"quick": 400, "full": 400})
+        results = studies.run(small, "quick", 1, tmp_path, 1, lambda *words: None)
+        assert small.tables(results)[0].row_count > 2
+        assert len(small.rows(results)) == len(results)
+        assert len(small.verdicts(results, "quick")) >= 4
+        small.draw(results, tmp_path / f"{study.name}.png")
+        (tmp_path / "pieces.jsonl").unlink()
+
+
+def test_the_sum_of_hamacher_on_the_command_line():
+    done = lased_loadgen("theory", "hamacher", "--rates", ".5,.5", "--json")
+    found = json.loads(done.stdout)
+    assert found["hamacher"] == pytest.approx(2 / 3)
+    assert (found["bound"], found["ratio"]) == pytest.approx((0.75, 8 / 9))
+    clock = json.loads(lased_loadgen("theory", "hamacher", "--rates", "1,2,.5", "--lam", "2", "--json").stdout)
+    assert clock["hamacher"] == pytest.approx(3.5 / 5.5)
+    for words in (("--rates", "1.5,.2"), ("--rates", "0,.2"), (), ("--rates", "1", "--lam", "0")):
+        done = lased_loadgen("theory", "hamacher", *words)
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: --")
 
 
 @pytest.mark.parametrize("what", ["whittle_finite", "whittle_blocking"])
