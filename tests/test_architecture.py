@@ -34,8 +34,9 @@ ALLOWED = {  # the longest prefix of a module's name counts; itself is always al
     "workers": [],
     "loadgen": ["workers.distributions", "dispatcher.core.regret", "dispatcher.core.streams", "dispatcher.errors"],
     "loadgen.sim": ["loadgen", "workers.distributions", "workers.station", "dispatcher.core", "dispatcher.registry",
-                    "dispatcher.recorders", "dispatcher.errors", "workers.profiles"],
-    "loadgen.experiments": ["loadgen", "dispatcher.core", "dispatcher.registry", "dispatcher.errors"],
+                    "dispatcher.recorders", "dispatcher.errors", "workers.profiles", "workers.disciplines",
+                    "workers.lcp", "workers.logistic", "workers.planner"],
+    "loadgen.experiments": ["loadgen", "dispatcher.core", "dispatcher.registry", "dispatcher.errors", "workers.planner"],
 }  # fmt: skip
 PURE = (
     "dispatcher.core",
@@ -49,6 +50,11 @@ PURE = (
     "workers.distributions",
     "workers.station",
     "workers.profiles",
+    "workers.disciplines",
+    "workers.lcp",
+    "workers.logistic",
+    "workers.planner",
+    "workers.contexts",
     "loadgen.arrivals",
     "loadgen.gaps",
     "loadgen.metrics",

@@ -36,6 +36,8 @@ STUDIES = {
     "stability": "loadgen.experiments.noregret:STABILITY",
     "multiqueue": "loadgen.experiments.noregret_more:MULTIQUEUE",
     "drift": "loadgen.experiments.noregret_more:DRIFTING",
+    "sept": "loadgen.experiments.orders:SEPT",
+    "lcp": "loadgen.experiments.ends:LCP",
 }
 Result = dict[str, Any]
 Results = Mapping[str, Result]
