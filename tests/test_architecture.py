@@ -36,7 +36,8 @@ ALLOWED = {  # the longest prefix of a module's name counts; itself is always al
     "loadgen.sim": ["loadgen", "workers.distributions", "workers.station", "dispatcher.core", "dispatcher.registry",
                     "dispatcher.recorders", "dispatcher.errors", "workers.profiles", "workers.disciplines",
                     "workers.lcp", "workers.logistic", "workers.planner"],
-    "loadgen.experiments": ["loadgen", "dispatcher.core", "dispatcher.registry", "dispatcher.errors", "workers.planner"],
+    "loadgen.experiments": ["loadgen", "dispatcher.core", "dispatcher.registry", "dispatcher.errors",
+                            "workers.planner"],
 }  # fmt: skip
 PURE = (
     "dispatcher.core",

@@ -14,7 +14,10 @@ from typing import Annotated, NoReturn
 import typer
 from aiohttp import web
 
-from workers.distributions import ServiceTime, parse
+from workers.contexts import Logistic
+from workers.disciplines import Discipline, Esept, Fcfs, Sept
+from workers.distributions import ServiceTime, options_in, parse
+from workers.lcp import Lcp
 from workers.profiles import Profiled, parse_profile
 from workers.server import LivePool, make_server
 from workers.timing import precise_loop
@@ -22,6 +25,9 @@ from workers.timing import precise_loop
 app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
 )
+
+
+DISCIPLINES = ("fcfs", "sept", "esept", "lcp")
 
 
 class LoadForm(StrEnum):
@@ -53,9 +59,17 @@ def pool(
     service: Annotated[
         str,
         typer.Option(
-            help="Law of service times: exp, fixed, lognormal:cv=2, hyperexp:cv=2, pareto:shape=2.5; mean 1/rate."
+            help="Law of service times: exp, fixed, lognormal:cv=2, hyperexp:cv=2, pareto:shape=2.5; mean 1/rate. Or by"
+            " the request, in rounds of 1/rate s: logistic:1=2,POST=-1,/report=-4,body=-0.5,x1=1.5 (coefficients)."
         ),
     ] = "exp",
+    discipline: Annotated[
+        str,
+        typer.Option(
+            help="Who is served next: fcfs; by the logistic law sept, esept:kappa=1,age=0.02 (learned), or"
+            " lcp:horizon=60,window=100,kmax=3 (learned, all over in 60 s; window in rounds)."
+        ),
+    ] = "fcfs",
     profile: Annotated[
         str,
         typer.Option(help="How the rate changes: step:at=60,factor=0.2 or wave:period=60,depth=0.5, from the start."),
@@ -71,24 +85,56 @@ def pool(
         LoadForm, typer.Option(help="Tell backlog and load in endpoint-load-metrics (ORCA).")
     ] = LoadForm.NONE,
 ) -> None:
-    """Run one worker pool: SERVERS parallel servers behind one first-come-first-served queue."""
+    """Run one worker pool: SERVERS parallel servers behind one queue."""
     try:
         host, port = host_and_port(listen)
         stream = stream or f"work/{name or listen}"
         law: ServiceTime = parse(service, rate, Random(f"{seed}/{stream}"))
         shape = parse_profile(profile) if profile else None
+        order = order_of(discipline, law, servers, bool(profile))
     except ValueError as error:
         raise fail(str(error), 2) from None
     try:
         with asyncio.Runner(loop_factory=precise_loop) as runner:
+            contextual = law if isinstance(law, Logistic) else None
             if shape:
                 law = Profiled(law, shape, origin=runner.get_loop().time())
-            runner.run(serve(LivePool(law, servers, capacity), host, port, name, report, load_report.value))
+            live = LivePool(law, servers, capacity, order, contextual.tick if contextual else 1.0)
+            runner.run(serve(live, host, port, name, report, load_report.value, contextual))
     except OSError as error:
         raise fail(f"cannot listen on {listen}: {os.strerror(error.errno or 0)}", 1) from None
 
 
-async def serve(live: LivePool, host: str, port: int, name: str, report: bool, load: str = "none") -> None:
+def order_of(text: str, law: ServiceTime, servers: int, profiled: bool) -> Discipline:
+    """The discipline named by `text`. Raises ValueError."""
+    name, options = options_in(text, "discipline", DISCIPLINES)
+    if name == "fcfs":
+        if options:
+            raise ValueError("fcfs takes no options")
+        return Fcfs()
+    if not isinstance(law, Logistic) or profiled:
+        raise ValueError(
+            f"{name} needs services that depend on the request alone: --service logistic:... and no --profile"
+        )
+    if name == "lcp" and servers > 1:
+        raise ValueError("lcp plans for one server: leave --servers at 1, or take esept")
+    try:
+        if name == "sept":
+            return Sept(law.theta, **options)
+        if name == "esept":
+            return Esept(len(law.theta), **options)
+        if "horizon" not in options:
+            raise ValueError("lcp must know when all is over: lcp:horizon=SECONDS, from the first request on")
+        horizon = options.pop("horizon") * law.rate
+        window, kmax = int(options.pop("window", 100)), int(options.pop("kmax", 3))
+        return Lcp(len(law.theta), horizon, window, kmax, **options)
+    except TypeError:
+        raise ValueError(f"discipline {text!r} has an option that {name} does not take") from None
+
+
+async def serve(
+    live: LivePool, host: str, port: int, name: str, report: bool, load: str = "none", law: Logistic | None = None
+) -> None:
     """Listen until a signal comes. Prints the address, which a port of 0 leaves open. Raises OSError."""
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -97,7 +143,8 @@ async def serve(live: LivePool, host: str, port: int, name: str, report: bool, l
         (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=4096
     )
     bound = listening.getsockname()
-    runner = web.ServerRunner(make_server(live, name or f"{bound[0]}:{bound[1]}", report, load), shutdown_timeout=1.0)
+    server = make_server(live, name or f"{bound[0]}:{bound[1]}", report, load, law)
+    runner = web.ServerRunner(server, shutdown_timeout=1.0)
     await runner.setup()
     try:
         await web.SockSite(runner, listening, backlog=4096).start()
@@ -105,8 +152,11 @@ async def serve(live: LivePool, host: str, port: int, name: str, report: bool, l
         await ended.wait()
     finally:
         await runner.cleanup()
-    mean = f", mean service {live.busy_time / live.served * 1e3:.6f} ms" if live.served else ""
-    typer.echo(f"served {live.served}, dropped {live.dropped}{mean}", err=True)
+    told = f"served {live.served}, dropped {live.dropped}"
+    if live.served:
+        service, wait = live.busy_time / live.served * 1e3, live.waited / live.served * 1e3
+        told += f", mean service {service:.6f} ms, mean wait {wait:.3f} ms, longest {live.longest_wait * 1e3:.3f} ms"
+    typer.echo(told, err=True)
 
 
 def main() -> NoReturn:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
+from workers.contexts import Logistic
+
 
 class ServiceTime(Protocol):
     """A law of service times, seconds."""
@@ -115,6 +117,7 @@ LAWS: dict[str, Callable[..., ServiceTime]] = {
     "lognormal": Lognormal,
     "hyperexp": Hyperexponential,
     "pareto": Pareto,
+    "logistic": lambda rate, rng, **coefficients: Logistic(rate, rng, coefficients),
 }
 
 
@@ -141,7 +144,7 @@ def parse(text: str, rate: float, rng: Random) -> ServiceTime:
     >>> parse("gauss", 10.0, Random(1))
     Traceback (most recent call last):
     ...
-    ValueError: unknown service law 'gauss'; known: exp, fixed, lognormal, hyperexp, pareto
+    ValueError: unknown service law 'gauss'; known: exp, fixed, lognormal, hyperexp, pareto, logistic
     """
     if not 0 < rate < math.inf:
         raise ValueError(f"the rate must be positive, not {rate:g}")

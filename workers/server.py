@@ -1,7 +1,8 @@
-"""The live pool: c servers and one FCFS queue behind aiohttp, keeping the exact schedule of a `Station`.
+"""The live pool: c servers and one queue behind aiohttp, keeping the exact schedule of a `Station`.
 
-A job draws its service time when it starts, and ends at `Station.admit`'s instant, computed from the previous end and
-not from when a timer happened to fire; so the rate is exact and only single answers are late, by the timer's error.
+Who is served next is for the discipline to say (`disciplines`; first come, first served unless told otherwise). A job
+draws its service time when it starts, and ends at `Station.admit`'s instant, computed from the previous end and not
+from when a timer happened to fire; so the rate is exact and only single answers are late, by the timer's error.
 A job whose client leaves while it waits is dropped; one in service holds its server to the end, as a real one would.
 """
 
@@ -9,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from workers.contexts import HEADER, Logistic
+from workers.disciplines import Discipline, Fcfs, Job
 from workers.distributions import ServiceTime
+from workers.logistic import Context
 from workers.station import Station
 
 RATE_JOBS = 200  # jobs that the rate is an average of
@@ -26,47 +29,65 @@ class QueueFullError(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Work:
-    """One job in the pool. done: resolved with its service time, seconds."""
+class Work(Job):
+    """One job in the pool. arrived_at: on the loop's clock. done: resolved with its service time, seconds."""
 
     arrived_at: float
     done: asyncio.Future[float]
+    waits: bool = field(default=True, init=False)
 
 
 class LivePool:
-    """Runs jobs in real time. law: draws service times. capacity: jobs waiting and in service, 0 for no limit."""
+    """Runs jobs in real time.
 
-    def __init__(self, law: ServiceTime, servers: int = 1, capacity: int = 0) -> None:
+    law: draws service times. capacity: jobs waiting and in service, 0 for no limit. order: who is served next; it
+    counts in rounds of `tick` seconds since the pool began.
+    """
+
+    def __init__(
+        self, law: ServiceTime, servers: int = 1, capacity: int = 0, order: Discipline | None = None, tick: float = 1.0
+    ) -> None:
         self._law = law
         self._servers = servers
         self._capacity = capacity
         self._station = Station(servers)
-        self._waiting: deque[Work] = deque()
+        self._waiting: Discipline = order if order is not None else Fcfs()
+        self._tick = tick
+        self._began_at: float | None = None
+        self._idled_until = float("-inf")  # it was better to wait until then
         self._busy = 0
         self.served = 0
         self.busy_time = 0.0
         self.rate = 0.0  # jobs a second, over about the last RATE_JOBS
         self._ended_at: float | None = None
         self.dropped = 0
+        self.waited = self.longest_wait = 0.0  # seconds; of those that were served together, and of one
 
     def __repr__(self) -> str:
         return f"<LivePool {self._busy} of {self._servers} busy, {len(self._waiting)} waiting>"
 
-    async def serve(self) -> float:
-        """Wait for one's turn and be served; returns the service time drawn. Raises QueueFullError."""
+    async def serve(self, x: Context = ()) -> float:
+        """Wait for one's turn and be served; returns the service time drawn. x: the context. Raises QueueFullError."""
         if self._capacity and self._busy + len(self._waiting) >= self._capacity:
             raise QueueFullError
         loop = asyncio.get_running_loop()
-        work = Work(loop.time(), loop.create_future())
-        self._waiting.append(work)
+        now = loop.time()
+        work = Work(x, self._round(now), now, loop.create_future())
+        self._waiting.add(work)
         self._start(loop)
         try:
             return await work.done
         except asyncio.CancelledError:
-            if work in self._waiting:
-                self._waiting.remove(work)
+            if work.waits:
+                self._waiting.drop(work)
                 self.dropped += 1
             raise
+
+    def _round(self, now: float) -> float:
+        """How many rounds have passed."""
+        if self._began_at is None:
+            self._began_at = now
+        return (now - self._began_at) / self._tick
 
     @property
     def backlog(self) -> int:
@@ -84,11 +105,26 @@ class LivePool:
         return self._busy / self._servers
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        while self._waiting and self._busy < self._servers:
-            work = self._waiting.popleft()
-            service = self._law.sample(self._station.starts_at(work.arrived_at))
+        while len(self._waiting) and self._busy < self._servers:
+            now = loop.time()
+            work = self._waiting.next(self._round(now))
+            if not isinstance(work, Work):
+                self._idle(now, loop)
+                return
+            work.waits = False
+            ready = max(work.arrived_at, self._idled_until)
+            starts = self._station.starts_at(ready)
+            service = self._law.service(work.x) if isinstance(self._law, Logistic) else self._law.sample(starts)
+            self.waited += starts - work.arrived_at
+            self.longest_wait = max(self.longest_wait, starts - work.arrived_at)
             self._busy += 1
-            loop.call_at(self._station.admit(work.arrived_at, service), self._finish, work, service, loop)
+            loop.call_at(self._station.admit(ready, service), self._finish, work, service, loop)
+
+    def _idle(self, now: float, loop: asyncio.AbstractEventLoop) -> None:
+        """It is better to wait a round than to begin anything."""
+        if self._idled_until <= now:
+            self._idled_until = now + self._tick
+            loop.call_at(self._idled_until, self._start, loop)
 
     def _count_rate(self, now: float) -> None:
         """A job is done now: the mean time between ends, older ones fading."""
@@ -105,24 +141,29 @@ class LivePool:
         self.served += 1
         self.busy_time += service
         self._count_rate(loop.time())
+        self._waiting.done(work.x, service / self._tick)
         if not work.done.done():
             work.done.set_result(service)
         self._start(loop)
 
 
-def make_server(pool: LivePool, name: str, report: bool = True, load: str = "none") -> web.Server:
+def make_server(
+    pool: LivePool, name: str, report: bool = True, load: str = "none", law: Logistic | None = None
+) -> web.Server:
     """An HTTP server that serves every request, whatever its method and path, from this pool.
 
     name: told in `X-Pool`. report: tell the service time, `Server-Timing: service;dur=<ms>`. load: the form in which
     each answer tells what it leaves behind, none, json or text (`endpoint-load-metrics` of Open Request Cost
-    Aggregation).
+    Aggregation). law: tells a request's context, where services depend on it.
     """
 
     async def handle(request: web.BaseRequest) -> web.Response:
-        async for _ in request.content.iter_any():
-            pass  # a request arrives when its body has
+        size = 0
+        async for piece in request.content.iter_any():
+            size += len(piece)  # a request arrives when its body has
+        x = law.context(request.method, request.path, size, request.headers.get(HEADER, "")) if law else ()
         try:
-            service = await pool.serve()
+            service = await pool.serve(x)
         except QueueFullError:
             headers = {"X-Pool": name, "Retry-After": f"{pool.until_room:.0f}"}
             return web.Response(status=503, text="the queue is full\n", headers=headers)
@@ -141,8 +182,8 @@ def load_report(pool: LivePool, form: str) -> str:
 
     >>> from random import Random
     >>> from workers.distributions import Fixed
-    >>> load_report(LivePool(Fixed(10.0, Random(1))), "text")[:49]
-    'TEXT application_utilization=0, rps_fractional=0, '
+    >>> load_report(LivePool(Fixed(10.0, Random(1))), "text")[:48]
+    'TEXT application_utilization=0, rps_fractional=0'
     """
     plain = {"application_utilization": pool.utilization, "rps_fractional": round(pool.rate, 6)}
     named = {"queue_depth": pool.backlog, "completed": pool.served, "busy_seconds": round(pool.busy_time, 9)}

@@ -175,6 +175,7 @@ class Ends:
             left.plot(WINDOWS, regrets, "o-", color=colour, label=name)
         left.set_xscale("log")
         left.set_yscale("symlog", linthresh=1e-3)
+        left.set_ylim(-1e-4, 2)
         left.set_xlabel("last rounds that are planned")
         left.set_title("regret of SEPT before them, exact", fontsize=10)
         left.legend(fontsize=8)

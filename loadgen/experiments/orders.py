@@ -176,8 +176,8 @@ class Sept:
             verdict("eSEPT has as many in the system as SEPT, within 1 %", close < 0.01, f"{close:.2%} off at most"),
             verdict("its lag behind SEPT vanishes, and is small beside that of FCFS", fall < 0.5 and small < 0.05,
                     f"to {fall:.1%} of the first window's; {small:.1%} of that of FCFS"),
-            verdict("SEPT lets slow jobs wait many times longer than FCFS; aging by 0.02 more than halves that and costs"
-                    " under a fifth of the mean wait", longest["sept"] > 4 * longest["fcfs"]
+            verdict("SEPT lets slow jobs wait many times longer than FCFS; aging by 0.02 halves that, for less than a"
+                    " fifth more of the mean wait", longest["sept"] > 4 * longest["fcfs"]
                     and longest["esept/age=0.02"] < longest["sept"] / 2 and price < 0.2,
                     f"longest waits at load 0.9: {shown}; {price:+.0%}"),
         ]  # fmt: skip

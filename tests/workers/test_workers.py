@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from workers.disciplines import Esept, Fcfs, Sept
 from workers.distributions import LAWS, Fixed, parse
 from workers.profiles import Profiled, parse_profile
 from workers.server import LivePool, QueueFullError, make_server
@@ -193,3 +194,108 @@ async def test_a_job_is_served_at_the_speed_of_its_start():
     pool = LivePool(Profiled(Fixed(20.0, Random(1)), step, origin=loop.time()))
     first, second = await asyncio.gather(pool.serve(), pool.serve())
     assert (first, second) == (0.05, 0.1), "the second one starts after the step, though it came before it"
+
+
+# -- services that depend on the request
+
+
+def contextual(**coefficients):
+    return parse("logistic:" + ",".join(f"{name}={value}" for name, value in coefficients.items()), 1000.0, Random(1))
+
+
+def test_a_context_is_what_its_names_say():
+    law = contextual(**{"1": 2, "POST": -1, "/report": -3, "body": 0.5, "x2": 1})
+    assert law.theta == (2.0, -1.0, -3.0, 0.5, 1.0)
+    assert law.context("GET", "/", 0, "") == (1.0, 0.0, 0.0, 0.0, 0.0)
+    x = law.context("POST", "/reports/7?a=b", 99, "4, -1.5, 8")
+    assert x == (1.0, 1.0, 1.0, pytest.approx(math.log(100) / 10), -1.5)
+    assert law.context("GET", "/a/report", 0, "nan,inf,x")[1:] == (0.0, 0.0, 0.0, 0.0)
+
+
+def test_the_constant_is_there_if_it_is_not_named():
+    assert contextual(x1=1).names == ("1", "x1")
+
+
+def test_services_are_rounds_with_the_mean_of_the_context():
+    law, n = contextual(**{"1": 0.5, "x1": -1}), 20_000
+    for number, mean in (("0", 1 + math.exp(-0.5)), ("1", 1 + math.exp(0.5))):
+        x = law.context("GET", "/", 0, number)
+        rounds = [law.service(x) * 1000 for _ in range(n)]
+        assert all(abs(each - round(each)) < 1e-9 for each in rounds)
+        assert sum(rounds) / n == pytest.approx(mean, abs=4 * math.sqrt(mean * (mean - 1) / n))
+
+
+@pytest.mark.parametrize(
+    "text", ["logistic:y=1", "logistic:x0=1", "logistic:post=1", "logistic:1=1e3", "logistic:1=nan",
+             "logistic:" + ",".join(f"/{k}=1" for k in range(40))],
+)  # fmt: skip
+def test_contexts_that_are_none_are_refused(text):
+    with pytest.raises(ValueError, match=r"component|coefficient"):
+        parse(text, 10.0, Random(1))
+
+
+async def test_the_discipline_says_who_is_next():
+    law = contextual(**{"1": 3, "/slow": -4})
+    pool = LivePool(law, order=Sept(law.theta), tick=law.tick)
+    slow, fast = law.context("GET", "/slow", 0, ""), law.context("GET", "/", 0, "")
+    ended = []
+
+    async def ask(name, x):
+        await pool.serve(x)
+        ended.append(name)
+
+    await asyncio.gather(ask("first", slow), ask("slow", slow), ask("fast", fast), ask("fast too", fast))
+    assert ended == ["first", "fast", "fast too", "slow"]
+    assert pool.served == 4
+    assert pool.longest_wait <= pool.waited
+
+
+async def test_what_ends_teaches_the_discipline_and_who_leaves_is_dropped():
+    law = contextual(**{"1": 3, "/slow": -4})
+    order = Esept(len(law.theta))
+    pool = LivePool(law, order=order, tick=law.tick)
+    jobs = [asyncio.ensure_future(pool.serve(law.context("GET", path, 0, ""))) for path in ("/", "/slow", "/", "/")]
+    await asyncio.sleep(0)
+    jobs[2].cancel()
+    await asyncio.gather(*jobs, return_exceptions=True)
+    assert order.model.observations == pool.served == 3
+    assert (pool.dropped, pool.backlog) == (1, 0)
+
+
+class Hesitant(Fcfs):
+    """Would rather not, five times."""
+
+    asked = 0
+
+    def next(self, now):
+        self.asked += 1
+        return super().next(now) if self.asked > 5 else None
+
+
+async def test_a_pool_that_is_better_idle_looks_again_each_round_and_not_more_often(monkeypatch):
+    order, loop, timers = Hesitant(), asyncio.get_running_loop(), []
+    call_at = loop.call_at
+    monkeypatch.setattr(loop, "call_at", lambda when, *what: (timers.append(when), call_at(when, *what))[1])
+    pool = LivePool(Fixed(1000.0, Random(1)), order=order, tick=0.01)
+    await asyncio.gather(*(pool.serve() for _ in range(3)))  # three ask at the first instant, rounds do the rest
+    assert len(timers) == 3 + 3  # three rounds waited, three services
+    assert pool.longest_wait >= 0.03
+    assert order.asked == 5 + 3
+
+
+async def test_over_http_the_context_comes_from_the_request(serve):
+    law = contextual(**{"1": 3, "/slow": -4, "POST": -1, "x1": 1})
+    seen = []
+
+    class Seeing(LivePool):
+        async def serve(self, x=()):
+            seen.append(x)
+            return await super().serve(x)
+
+    url = await serve(Seeing(law, order=Sept(law.theta), tick=law.tick), law=law)
+    async with aiohttp.ClientSession() as session:
+        async with session.get(url + "slow/1", headers={"X-Job-Context": "0.25"}) as answer:
+            assert answer.status == 200
+        async with session.post(url, data=b"x" * 10) as answer:
+            assert answer.status == 200
+    assert seen == [(1.0, 1.0, 0.0, 0.25), (1.0, 0.0, 1.0, 0.0)]
