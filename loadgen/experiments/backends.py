@@ -97,12 +97,14 @@ async def running(name: str, command: Sequence[str], folder: Path) -> AsyncItera
 
 @dataclass(frozen=True, slots=True)
 class LivePoolSpec:
-    """One pool of an experiment: its name, true rate per second and server, and the guess it is configured with."""
+    """One pool of an experiment: its name, true rate per second and server, and the guess it is configured with.
+    rounds: that a server does a second, where a service takes several; else 0."""
 
     name: str
     rate: float
     guess: float
     servers: int = 1
+    rounds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +128,17 @@ class LiveSystem:
 @contextlib.asynccontextmanager
 async def live_pools(
     pools: Sequence[LivePoolSpec], folder: Path, seed: int = 1, report: bool = True, service: str = "exp",
-    load_report: str = "none",
+    load_report: str = "none", more: Sequence[str] = (),
 ) -> AsyncIterator[tuple[dict[str, Child], dict[str, str]]]:  # fmt: skip
     """Worker pools, and the address of each. Pool i draws its services from the stream `work/i` of `seed`, so two
-    systems of one seed serve alike."""
+    systems of one seed serve alike. more: arguments of their command lines."""
     async with contextlib.AsyncExitStack() as stack:
         workers, addresses = {}, {}
         for i, pool in enumerate(pools):
-            arguments = ["--listen", "127.0.0.1:0", "--rate", str(pool.rate), "--servers", str(pool.servers),
+            rate = str(pool.rounds or pool.rate)
+            arguments = ["--listen", "127.0.0.1:0", "--rate", rate, "--servers", str(pool.servers),
                          "--service", service, "--seed", str(seed), "--stream", f"work/{i}", "--name", pool.name,
-                         "--report" if report else "--no-report", "--load-report", load_report]  # fmt: skip
+                         "--report" if report else "--no-report", "--load-report", load_report, *more]  # fmt: skip
             workers[pool.name] = await stack.enter_async_context(started("workers", arguments, folder))
         for pool in pools:
             addresses[pool.name] = await workers[pool.name].line("listening on")
@@ -145,11 +148,11 @@ async def live_pools(
 @contextlib.asynccontextmanager
 async def live_system(
     policy: str, pools: Sequence[LivePoolSpec], seed: int = 1, report: bool = True, service: str = "exp",
-    options: dict[str, Any] | None = None, extra: str = "",
+    options: dict[str, Any] | None = None, extra: str = "", more: Sequence[str] = (),
 ) -> AsyncIterator[LiveSystem]:  # fmt: skip
     """Worker pools, as `live_pools` runs them, and a dispatcher in front of them. extra: more TOML for the dispatcher's
     file, top-level keys."""
-    async with live_fleet(policy, pools, 1, seed, report, service, options, extra) as (system,):
+    async with live_fleet(policy, pools, 1, seed, report, service, options, extra, more=more) as (system,):
         yield system
 
 
@@ -157,13 +160,14 @@ async def live_system(
 async def live_fleet(
     policy: str, pools: Sequence[LivePoolSpec], dispatchers: int, seed: int = 1, report: bool = True,
     service: str = "exp", options: dict[str, Any] | None = None, extra: str = "", load_report: str = "none",
+    more: Sequence[str] = (),
 ) -> AsyncIterator[list[LiveSystem]]:  # fmt: skip
     """As `live_system`, with several dispatchers in front of the same pools. load_report: what these tell of their
     load."""
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="lased-")))
         workers, addresses = await stack.enter_async_context(
-            live_pools(pools, folder, seed, report, service, load_report)
+            live_pools(pools, folder, seed, report, service, load_report, more)
         )
         systems = []
         for k in range(dispatchers):

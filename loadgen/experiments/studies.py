@@ -38,6 +38,7 @@ STUDIES = {
     "drift": "loadgen.experiments.noregret_more:DRIFTING",
     "sept": "loadgen.experiments.orders:SEPT",
     "lcp": "loadgen.experiments.ends:LCP",
+    "reorder": "loadgen.experiments.reordered:REORDER",
 }
 Result = dict[str, Any]
 Results = Mapping[str, Result]

@@ -22,6 +22,8 @@ NAMES = (
     "pacing",
     "crosscheck",
     "feedback",
+    "rejections",
+    "discipline",
 )
 
 
