@@ -48,6 +48,7 @@ def busy_port():
 
 POOL = "--pool=a=http://127.0.0.1:9"
 ATTACK = ["loadgen", "attack", "--rate", "1", "--duration", "1"]
+WORKERS = ["workers", "--listen", "127.0.0.1:0", "--rate", "9"]
 THEORY = ["loadgen", "theory", "--lam", "1", "--mu", "1,2"]
 COMPARE = ["loadgen", "compare", "--lam", "1", "--mu", "1,2", "--arrivals", "50"]
 SIMULATE = ["loadgen", "simulate", "--policy", "lased", "--lam", "1", "--mu", "1,2", "--arrivals", "9"]
@@ -103,6 +104,11 @@ SIMULATE = ["loadgen", "simulate", "--policy", "lased", "--lam", "1", "--mu", "1
         ([*SIMULATE, "--process", "mmpp:period=1e-9"], 2, "mmpp needs ratio"),
         ([*SIMULATE, "--option", "alpha=1000"], 2, "alpha from 0 to 10"),
         ([*COMPARE, "--policies", "lased/n0,jsq"], 2, "options are k=v behind slashes"),
+        ([*WORKERS, "--discipline", "esept"], 2, "needs services that depend on the request"),
+        ([*WORKERS, "--service", "logistic:x1=1", "--discipline", "lcp"], 2, "lcp must know when all is over"),
+        ([*WORKERS, "--service", "logistic:x1=1", "--discipline", "lcp:horizon=9,window=inf"], 2, "a whole number"),
+        ([*WORKERS, "--service", "logistic:x1=1", "--discipline", "esept:age=-1"], 2, "age must be 0 or more"),
+        ([*WORKERS, "--service", "logistic:x1=1", "--profile", "step:at=1,factor=2"], 2, "not depend on the request"),
         ([*THEORY, "maximum"], 2, "WHAT must be one of all, chain, exponent, optimum"),
         (["loadgen", "reproduce", "fig9"], 2, "there is no experiment 'fig9'"),
         (["loadgen", "reproduce", "fig4", "--out", "/proc/x"], 1, "cannot write into /proc/x"),

@@ -54,20 +54,23 @@ def host_and_port(text: str) -> tuple[str, int]:
 @app.command(epilog="Example: lased-workers --listen 127.0.0.1:9001 --rate 50 --servers 2 --service lognormal:cv=2")
 def pool(
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.")],
-    rate: Annotated[float, typer.Option(help="Services a second and server.")],
+    rate: Annotated[float, typer.Option(help="Services a second and server; for logistic services rounds a second.")],
     servers: Annotated[int, typer.Option(min=1, help="Parallel servers behind the one queue.")] = 1,
     service: Annotated[
         str,
         typer.Option(
             help="Law of service times: exp, fixed, lognormal:cv=2, hyperexp:cv=2, pareto:shape=2.5; mean 1/rate. Or by"
-            " the request, in rounds of 1/rate s: logistic:1=2,POST=-1,/report=-4,body=-0.5,x1=1.5 (coefficients)."
+            " the request, rounds of 1/rate s, each the last with chance 1/(1+exp(-sum)): coefficients of the sum by"
+            " constant, method, path, ln(1+bytes)/10, numbers of X-Job-Context, as in"
+            " logistic:1=2,POST=-1,/report=-4,body=-0.5,x1=1.5."
         ),
     ] = "exp",
     discipline: Annotated[
         str,
         typer.Option(
-            help="Who is served next: fcfs; by the logistic law sept, esept:kappa=1,age=0.02 (learned), or"
-            " lcp:horizon=60,window=100,kmax=3 (learned, all over in 60 s; window in rounds)."
+            help="Who is served next: fcfs; or the shortest expected, for logistic services: sept:age=0,"
+            " esept:kappa=1,age=0.02 (learned; rounds of credit for each waited), lcp:horizon=60,window=100,kmax=3,"
+            "kappa=1,learn=0 (and a plan for the last rounds before all is over, 60 s from the first request)."
         ),
     ] = "fcfs",
     profile: Annotated[
@@ -91,7 +94,9 @@ def pool(
         stream = stream or f"work/{name or listen}"
         law: ServiceTime = parse(service, rate, Random(f"{seed}/{stream}"))
         shape = parse_profile(profile) if profile else None
-        order = order_of(discipline, law, servers, bool(profile))
+        order = order_of(discipline, law, servers)
+        if shape and isinstance(law, Logistic):
+            raise ValueError("--profile goes with services that do not depend on the request")
     except ValueError as error:
         raise fail(str(error), 2) from None
     try:
@@ -105,17 +110,15 @@ def pool(
         raise fail(f"cannot listen on {listen}: {os.strerror(error.errno or 0)}", 1) from None
 
 
-def order_of(text: str, law: ServiceTime, servers: int, profiled: bool) -> Discipline:
+def order_of(text: str, law: ServiceTime, servers: int) -> Discipline:
     """The discipline named by `text`. Raises ValueError."""
     name, options = options_in(text, "discipline", DISCIPLINES)
     if name == "fcfs":
         if options:
             raise ValueError("fcfs takes no options")
         return Fcfs()
-    if not isinstance(law, Logistic) or profiled:
-        raise ValueError(
-            f"{name} needs services that depend on the request alone: --service logistic:... and no --profile"
-        )
+    if not isinstance(law, Logistic):
+        raise ValueError(f"{name} needs services that depend on the request: --service logistic:...")
     if name == "lcp" and servers > 1:
         raise ValueError("lcp plans for one server: leave --servers at 1, or take esept")
     try:
@@ -126,10 +129,17 @@ def order_of(text: str, law: ServiceTime, servers: int, profiled: bool) -> Disci
         if "horizon" not in options:
             raise ValueError("lcp must know when all is over: lcp:horizon=SECONDS, from the first request on")
         horizon = options.pop("horizon") * law.rate
-        window, kmax = int(options.pop("window", 100)), int(options.pop("kmax", 3))
+        window, kmax = (whole(options.pop(key, usual), key) for key, usual in (("window", 100.0), ("kmax", 3.0)))
         return Lcp(len(law.theta), horizon, window, kmax, **options)
     except TypeError:
         raise ValueError(f"discipline {text!r} has an option that {name} does not take") from None
+
+
+def whole(value: float, name: str) -> int:
+    """The value, which must be a whole number. Raises ValueError."""
+    if not value.is_integer():
+        raise ValueError(f"{name} must be a whole number, not {value:g}")
+    return int(value)
 
 
 async def serve(
@@ -154,7 +164,7 @@ async def serve(
         await runner.cleanup()
     told = f"served {live.served}, dropped {live.dropped}"
     if live.served:
-        service, wait = live.busy_time / live.served * 1e3, live.waited / live.served * 1e3
+        service, wait = live.busy_time / live.served * 1e3, live.waited / live.begun * 1e3
         told += f", mean service {service:.6f} ms, mean wait {wait:.3f} ms, longest {live.longest_wait * 1e3:.3f} ms"
     typer.echo(told, err=True)
 

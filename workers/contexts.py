@@ -18,8 +18,8 @@ from workers.logistic import Context, chance, mean_rounds
 HEADER = "X-Job-Context"
 MOST = 32  # components
 LARGEST = 10.0  # number of the header, either way
-_NUMBERED = re.compile(r"x([1-9][0-9]?)")
-_METHOD = re.compile(r"[A-Z]+")
+_NUMBERED = re.compile(r"x([1-9]|[12][0-9]|3[0-2])")
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,9 @@ class Logistic:
     def __post_init__(self) -> None:
         given = {"1": 0.0} | dict(self.coefficients)
         for name, value in given.items():
-            known = (
-                name in ("1", "body") or name.startswith("/") or _METHOD.fullmatch(name) or _NUMBERED.fullmatch(name)
-            )
+            known = name in ("1", "body") or name.startswith("/") or name in METHODS or _NUMBERED.fullmatch(name)
             if not known:
-                raise ValueError(f"a context has no component {name!r}; there are: 1, POST, /path, body, x1, x2, ...")
+                raise ValueError(f"a context has no component {name!r}; there are: 1, POST, /path, body, x1, ..., x32")
             if not -100 <= value <= 100:
                 raise ValueError(f"the coefficient of {name} must be from -100 to 100, not {value:g}")
         if len(given) > MOST:
@@ -98,7 +96,7 @@ class Logistic:
 
 
 def numbers_of(text: str) -> list[float]:
-    """The header's numbers; what is none counts 0, and none is larger than `LARGEST`.
+    """The header's numbers, none larger than `LARGEST` either way; what is no number counts 0.
 
     >>> numbers_of("0.5,oops,1e9")
     [0.5, 0.0, 10.0]
@@ -109,5 +107,5 @@ def numbers_of(text: str) -> list[float]:
             value = float(part)
         except ValueError:
             value = 0.0
-        found.append(min(max(value, -LARGEST), LARGEST) if math.isfinite(value) else 0.0)
+        found.append(0.0 if math.isnan(value) else min(max(value, -LARGEST), LARGEST))
     return found

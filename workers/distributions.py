@@ -129,6 +129,8 @@ def options_in(text: str, what: str, known: Collection[str]) -> tuple[str, dict[
     options = {}
     for item in filter(None, rest.split(",")):
         key, _, value = item.partition("=")
+        if key in options:
+            raise ValueError(f"{what} {text!r} names {key!r} twice")
         try:
             options[key] = float(value)
         except ValueError:

@@ -2,7 +2,8 @@
 
 Far from the end it is `esept` without aging. In the last `window` rounds what was learned is frozen, jobs are put into
 at most `kmax` classes by their expected service, and the table of `planner` says which class to begin, or to idle: a
-long job is not begun that would only hold up others until the end. `learn`: part of the time, from the start, in which
+long job is not begun that would only hold up others until the end (in the very last round it is: it might just be
+done). `learn`: part of the time, from the start, in which
 the oldest is served first, so that what is observed is a fair sample; the theory wants it, practice does not. The phase
 of clearing is `esept`, too, so it has no code. One server only: the table knows of one job in service.
 
@@ -22,24 +23,26 @@ from workers.logistic import Context, mean_rounds
 from workers.planner import Acts, Queue, optimum
 
 SEEN = 4096  # contexts of arrivals that classes are made of
+WIDEST = 2_000  # rounds of a plan
 CAPS = {1: (100,), 2: (24, 60), 3: (8, 12, 30)}  # by number of classes: jobs waiting that the table tells apart
 
 
 class Lcp(Esept):
     """Shortest expected service first, and a plan for the end.
 
-    horizon: the round in which all is over. window: rounds before it that are planned. kmax: classes, up to 3.
+    horizon: the round in which all is over. window: rounds before it that are planned, at most half of them all; the
+    table is made at once when they begin, in 0.3 ms a round for three classes. kmax: classes, up to 3.
     """
 
     def __init__(
         self, d: int, horizon: float, window: int = 100, kmax: int = 3, kappa: float = 1.0, learn: float = 0.0
     ) -> None:
         super().__init__(d, kappa, age=0.0)
-        if not 0 < horizon < math.inf or not 1 <= window <= 100_000:
-            raise ValueError(f"lcp needs horizon > 0 and a window from 1 to 100,000, not {horizon:g} and {window}")
+        if not 0 < horizon < math.inf or not 1 <= window <= WIDEST:
+            raise ValueError(f"lcp needs horizon > 0 and a window from 1 to {WIDEST:,}, not {horizon:g} and {window}")
         if kmax not in CAPS or not 0 <= learn < 1:
             raise ValueError(f"lcp needs kmax 1, 2 or 3 and learn from 0 to below 1, not {kmax} and {learn:g}")
-        self.horizon, self.window, self.kmax = horizon, window, int(kmax)
+        self.horizon, self.window, self.kmax = horizon, min(window, int(horizon / 2)), kmax
         self._learns_until = learn * horizon
         self._learning = learn > 0
         self._arrivals: deque[Context] = deque(maxlen=SEEN)

@@ -7,6 +7,7 @@ rounds in service, whether it ended). Source: as `workers.disciplines`; the onli
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 
@@ -18,6 +19,7 @@ Floats = NDArray[np.float64]
 Row = tuple[Context, float, bool]
 LONGEST = 1e9  # rounds that a mean may be
 KEPT = 4096  # rows for fitting again
+STEPS, SMALLEST, CLOSE = 40, 1e-3, 1e-24  # of Newton; scale of a step; its gain, of the cost
 
 
 def chance(theta: Sequence[float], x: Context) -> float:
@@ -51,8 +53,8 @@ class Logistic:
     """
 
     def __init__(self, d: int, kappa: float = 1.0, kept: int = KEPT) -> None:
-        if d < 1 or not 0 < kappa < math.inf:
-            raise ValueError(f"a model needs components and a positive kappa, not {d} and {kappa:g}")
+        if d < 1 or not 1e-6 <= kappa <= 1e6:
+            raise ValueError(f"a model needs components and a kappa from 1e-6 to 1e6, not {d} and {kappa:g}")
         self.kappa = kappa
         self.observations = 0
         self._theta = np.zeros(d)
@@ -85,13 +87,16 @@ class Logistic:
         self._rows.append(row)
         if self.observations == 2 * self._fitted:
             self._fitted = self.observations
-            self._theta, self._c = fit(self._rows, self.kappa, self._theta)
+            with contextlib.suppress(np.linalg.LinAlgError):  # what was learned step by step stands
+                self._theta, self._c = fit(self._rows, self.kappa, self._theta)
         if self.observations == self._kept:  # steps are good enough from here on
             self._kept, self._rows = 0, []
 
 
 def fit(rows: Sequence[Row], kappa: float = 1.0, start: Floats | None = None) -> tuple[Floats, Floats]:
-    """The minimum of Σ (n ln(1 + e^(x·θ)) − y x·θ) + κ/2 |θ|² by damped Newton steps, and the inverse Hessian there."""
+    """The minimum of Σ (n ln(1 + e^(x·θ)) − y x·θ) + κ/2 |θ|² by damped Newton steps, and the inverse Hessian there.
+
+    Raises LinAlgError where rounding hides the penalty."""
     x = np.array([row[0] for row in rows])
     n, y = np.array([row[1] for row in rows], dtype=float), np.array([row[2] for row in rows], dtype=float)
 
@@ -100,16 +105,19 @@ def fit(rows: Sequence[Row], kappa: float = 1.0, start: Floats | None = None) ->
         return float((n * np.logaddexp(0, z) - y * z).sum() + kappa / 2 * theta @ theta)
 
     theta = np.zeros(x.shape[1]) if start is None else start
-    for _ in range(100):
+    now = cost(theta)
+    for _ in range(STEPS):
         p = 1 / (1 + np.exp(-np.clip(x @ theta, -700, 700)))
         gradient = x.T @ (n * p - y) + kappa * theta
         hessian = (x * (n * p * (1 - p))[:, None]).T @ x + kappa * np.eye(len(theta))
         step = np.linalg.solve(hessian, gradient)
-        scale, now = 1.0, cost(theta)
-        while scale > 1e-6 and cost(theta - scale * step) > now:
+        scale, before = 1.0, now
+        while (now := cost(theta - scale * step)) > before and scale > SMALLEST:
             scale /= 2
+        if now > before:  # no step helps: what is left is rounding
+            break
         theta = theta - scale * step
-        if float(np.abs(step).max()) < 1e-13:
+        if float(gradient @ step) <= CLOSE * abs(now):
             break
     return theta, np.linalg.inv(hessian)
 

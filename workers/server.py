@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -21,6 +22,7 @@ from workers.logistic import Context
 from workers.station import Station
 
 RATE_JOBS = 200  # jobs that the rate is an average of
+SLACK = 1e-6  # seconds by which a loop may call too soon
 LONGEST_GAP = 20  # mean gaps that one counts for at most, so that an hour of silence is not averaged away for long
 
 
@@ -41,7 +43,7 @@ class LivePool:
     """Runs jobs in real time.
 
     law: draws service times. capacity: jobs waiting and in service, 0 for no limit. order: who is served next; it
-    counts in rounds of `tick` seconds since the pool began.
+    counts in rounds of `tick` seconds since the first request.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class LivePool:
         self._capacity = capacity
         self._station = Station(servers)
         self._waiting: Discipline = order if order is not None else Fcfs()
+        self._arriving: deque[Work] = deque()  # since the last choice
         self._tick = tick
         self._began_at: float | None = None
         self._idled_until = float("-inf")  # it was better to wait until then
@@ -61,25 +64,29 @@ class LivePool:
         self.rate = 0.0  # jobs a second, over about the last RATE_JOBS
         self._ended_at: float | None = None
         self.dropped = 0
-        self.waited = self.longest_wait = 0.0  # seconds; of those that were served together, and of one
+        self.begun = 0
+        self.waited = self.longest_wait = 0.0  # seconds; of those that were begun, together and of one
 
     def __repr__(self) -> str:
-        return f"<LivePool {self._busy} of {self._servers} busy, {len(self._waiting)} waiting>"
+        return f"<LivePool {self._busy} of {self._servers} busy, {self.backlog - self._busy} waiting>"
 
     async def serve(self, x: Context = ()) -> float:
         """Wait for one's turn and be served; returns the service time drawn. x: the context. Raises QueueFullError."""
-        if self._capacity and self._busy + len(self._waiting) >= self._capacity:
+        if self._capacity and self.backlog >= self._capacity:
             raise QueueFullError
         loop = asyncio.get_running_loop()
         now = loop.time()
         work = Work(x, self._round(now), now, loop.create_future())
-        self._waiting.add(work)
+        self._arriving.append(work)
         self._start(loop)
         try:
             return await work.done
         except asyncio.CancelledError:
             if work.waits:
-                self._waiting.drop(work)
+                if work in self._arriving:
+                    self._arriving.remove(work)
+                else:
+                    self._waiting.drop(work)
                 self.dropped += 1
             raise
 
@@ -92,12 +99,13 @@ class LivePool:
     @property
     def backlog(self) -> int:
         """Jobs in service and waiting."""
-        return self._busy + len(self._waiting)
+        return self._busy + len(self._waiting) + len(self._arriving)
 
     @property
     def until_room(self) -> float:
-        """Seconds until a server is expected to be free."""
-        return self._law.mean(asyncio.get_running_loop().time()) / self._servers
+        """Seconds until a server is free."""
+        now = asyncio.get_running_loop().time()
+        return self._station.starts_at(now) - now
 
     @property
     def utilization(self) -> float:
@@ -105,26 +113,32 @@ class LivePool:
         return self._busy / self._servers
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        while len(self._waiting) and self._busy < self._servers:
-            now = loop.time()
-            work = self._waiting.next(self._round(now))
-            if not isinstance(work, Work):
-                self._idle(now, loop)
-                return
-            work.waits = False
-            ready = max(work.arrived_at, self._idled_until)
-            starts = self._station.starts_at(ready)
-            service = self._law.service(work.x) if isinstance(self._law, Logistic) else self._law.sample(starts)
-            self.waited += starts - work.arrived_at
-            self.longest_wait = max(self.longest_wait, starts - work.arrived_at)
-            self._busy += 1
-            loop.call_at(self._station.admit(ready, service), self._finish, work, service, loop)
+        """Begin what can be begun. Each choice is that of the instant at which a server became free, from those that
+        were there then, however late the timer is."""
+        while (len(self._waiting) or self._arriving) and self._busy < self._servers:
+            at = self._station.starts_at(self._idled_until)
+            if at > loop.time() + SLACK:
+                return  # idle until then
+            while self._arriving and self._arriving[0].arrived_at <= at:
+                self._waiting.add(self._arriving.popleft())
+            if not len(self._waiting):
+                at = self._arriving[0].arrived_at
+                self._waiting.add(self._arriving.popleft())
+            work = self._waiting.next(self._round(at))
+            if isinstance(work, Work):
+                self._begin(work, at, loop)
+            else:
+                self._idled_until = at + self._tick
+                loop.call_at(self._idled_until, self._start, loop)
 
-    def _idle(self, now: float, loop: asyncio.AbstractEventLoop) -> None:
-        """It is better to wait a round than to begin anything."""
-        if self._idled_until <= now:
-            self._idled_until = now + self._tick
-            loop.call_at(self._idled_until, self._start, loop)
+    def _begin(self, work: Work, at: float, loop: asyncio.AbstractEventLoop) -> None:
+        work.waits = False
+        service = self._law.service(work.x) if isinstance(self._law, Logistic) else self._law.sample(at)
+        self.begun += 1
+        self.waited += at - work.arrived_at
+        self.longest_wait = max(self.longest_wait, at - work.arrived_at)
+        self._busy += 1
+        loop.call_at(self._station.admit(at, service), self._finish, work, service, loop)
 
     def _count_rate(self, now: float) -> None:
         """A job is done now: the mean time between ends, older ones fading."""
@@ -141,10 +155,12 @@ class LivePool:
         self.served += 1
         self.busy_time += service
         self._count_rate(loop.time())
-        self._waiting.done(work.x, service / self._tick)
         if not work.done.done():
             work.done.set_result(service)
-        self._start(loop)
+        try:
+            self._waiting.done(work.x, service / self._tick)
+        finally:
+            self._start(loop)
 
 
 def make_server(

@@ -1,4 +1,4 @@
-"""A station: c servers and one first-come-first-served queue, as arithmetic. No clock, no dice, no I/O.
+"""A station: c servers that take one job after the other, as arithmetic. No clock, no dice, no I/O.
 
 A job's end is known the instant it is admitted, end = max(earliest free server, arrival) + work. Whoever keeps real
 time finishes it at that instant, so that timer errors never add up.
@@ -29,7 +29,8 @@ class Station:
         return max(self._free_at[0], now)
 
     def admit(self, now: float, work: float) -> float:
-        """Take a job of `work` seconds; returns when it finishes. Jobs are admitted in order of arrival."""
+        """Take a job of `work` seconds at `now` or when a server is free; returns when it finishes. Jobs are admitted
+        in the order in which they are to be begun."""
         finish = max(self._free_at[0], now) + work
         heapq.heapreplace(self._free_at, finish)
         return finish

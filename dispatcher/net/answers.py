@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 import httptools
@@ -196,18 +197,23 @@ def retry_after(value: bytes | None, now: float) -> float:
 
     >>> retry_after(b"120", 0.0), retry_after(b"Thu, 01 Jan 1970 00:01:00 GMT", 50.0), retry_after(b"soon", 0.0)
     (120.0, 10.0, 0.0)
+    >>> retry_after(b"Sun Nov  6 08:49:37 1994", 784111677.0)
+    100.0
     """
     if value is None:
         return 0.0
     if _SECONDS.fullmatch(value):
         return float(value)
     try:
-        return max(0.0, parsedate_to_datetime(value.decode("ascii")).timestamp() - now)
+        date = parsedate_to_datetime(value.decode("ascii"))
+        if date.tzinfo is None:  # the old forms are of GMT, too (RFC 9110 5.6.7)
+            date = date.replace(tzinfo=UTC)
+        return max(0.0, date.timestamp() - now)
     except (ValueError, OverflowError):
         return 0.0
 
 
-_SECONDS = re.compile(rb"[0-9]{1,9}")
+_SECONDS = re.compile(rb"[0-9]{1,300}")
 _NUMBER = re.compile(rb"[0-9]{1,12}(?:\.[0-9]{1,12})?")
 REASONS = {
     200: "OK",

@@ -257,8 +257,8 @@ class Exchange:
             self._client.attach_upload(None)  # after the count: nothing that follows may keep it from coming down
             if connection is not None:
                 connection.release()
-            if not (isinstance(fault, UpstreamStale) or self._is_expected):  # an old connection's end says nothing
-                forwarder.health.settled(done)
+            if not isinstance(fault, UpstreamStale):  # the end of an old connection says nothing of the pool now
+                forwarder.health.settled(done, self._is_expected)
         return fault
 
     @property
@@ -270,7 +270,9 @@ class Exchange:
         """Whether the pool took the request; None if nobody knows."""
         if self._turned_away or isinstance(fault, UpstreamUnreachable):
             return False
-        return True if self.begun else False if isinstance(fault, UpstreamTimeout) else None
+        if self.begun or isinstance(fault, UpstreamRefused):
+            return True
+        return False if isinstance(fault, UpstreamTimeout) else None
 
     @property
     def peer(self) -> Peer:

@@ -151,17 +151,20 @@ class PoolHealth:
             state.probed_down = False
             self._judge(state)
 
-    def settled(self, done: Completion) -> None:
-        """A request on a pool is over. What was sent before the pool came back says nothing of it now."""
+    def settled(self, done: Completion, expected: bool = False) -> None:
+        """A request on a pool is over. What was sent before the pool came back says nothing of it now.
+
+        expected: the pool works, and has turned the request away as it should."""
         ticket, outcome = done.ticket, done.outcome
         state = self._states.get(ticket.pool.id)
         if outcome is Outcome.CANCELLED or state is None or ticket.routed_at < state.in_since:
             return
-        state.observe(outcome is not Outcome.OK)
-        if outcome is Outcome.OK:
+        failed = outcome is not Outcome.OK and not expected
+        state.observe(failed)
+        if not failed:
             if state.out is None:
                 state.ejections = 0
-            if not self.settings.latency_factor:
+            if not self.settings.latency_factor or expected:
                 return
             state.time((done.finished_at - ticket.routed_at) / (ticket.found // ticket.pool.servers + 1))
         if state.out is None and self._is_bad(state) and self._may_leave(state):

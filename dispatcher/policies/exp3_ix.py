@@ -2,8 +2,9 @@
 
 Rule: P(i) ∝ exp(−η L_i); a rejection adds 1/(p_i + γ) to L_i, γ = η/2, an acceptance nothing. η = √(ln m/(m t)) at the
 t-th send, kept from one power of two to the next, and never below that of `window` sends. A draw and a rejection cost
-log m: the weights are the leaves of a tree of sums, anchored at the least L, and anchored anew when the sum falls below
-a half. `floor` holds every weight above that share of the best, so that a slow pool is looked at again.
+log m (m where only a part of the fleet is shown, as to a retry): the weights are the leaves of a tree of sums, anchored
+at the least L, and anchored anew when the sum falls below a half. `floor` holds every weight above that share of the
+best, so that a slow pool is looked at again.
 
 Symbols: L -> `losses`, η -> `eta`, γ/η -> `bias` (0 is plain EXP3), m -> pools, t -> `sends`. Source: Neu, *Explore no
 more: improved high-probability regret bounds for non-stochastic bandits*; the tree and its epochs are ours, the bound
@@ -15,6 +16,7 @@ Buffers*). Limits: a pool of several servers is outside the theorem; blind to qu
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from random import Random
 
 from dispatcher.core.sumtree import SumTree
@@ -22,13 +24,14 @@ from dispatcher.errors import ConfigError
 from dispatcher.policies.feedback import DrawingPolicy, at_least
 
 REBUILT_EVERY = 4096  # sends, once η stays
-LARGEST = 7.0  # ln of the weight with which a pool may come back from a rest before all are anchored anew
+LARGEST = 0.7  # ln of the weight with which a pool may come back from a rest before all are anchored anew
 
 
 class Exp3Ix(DrawingPolicy):
     """Learns from rejections alone: exponential weights with implicit exploration.
 
-    window: sends after which old rejections count little, 0 to forget nothing. floor: least weight relative to the
+    window: sends for which η is made, at the least, so that what was learned long ago can be unlearned; 0 for no such
+    bound. floor: least weight relative to the
     best, 0 for none. bias: γ/η. each_send: η anew at each send, as in print; a decision then costs m, not log m.
     """
 
@@ -75,7 +78,7 @@ class Exp3Ix(DrawingPolicy):
         )
         self._stale = False
 
-    def note(self, slot: int, now: float) -> float:
+    def note(self, slot: int, whole: bool, now: float) -> float:
         return self.eta
 
     def observe(self, slot: int, chance: float, note: object, loss: float) -> None:
@@ -83,11 +86,13 @@ class Exp3Ix(DrawingPolicy):
             return
         self.losses[slot] = min(self.losses[slot] + loss / (chance + self.bias * note), self._most)
         if self.names[slot] not in self.resting:
-            self.weights[slot] = self.weight_of(slot)
+            self.weights[slot] = math.exp(-self.eta * self.losses[slot])
             self._stale = self._stale or self.weights.total < 0.5
 
-    def weight_of(self, slot: int) -> float:
-        return math.exp(min(-self.eta * self.losses[slot], LARGEST))
+    def weigh(self, slots: Sequence[int]) -> list[float]:
+        shown = [self.losses[slot] for slot in slots]
+        anchor = min(shown)
+        return [math.exp(-self.eta * (loss - anchor)) for loss in shown]
 
     def joined(self, slot: int) -> None:
         """It starts with the mean weight."""
@@ -103,5 +108,6 @@ class Exp3Ix(DrawingPolicy):
         self._stale = True
 
     def rested(self, slot: int, rests: bool) -> None:
-        self.weights[slot] = 0.0 if rests else self.weight_of(slot)
-        self._stale = self._stale or self.weights.total < 0.5 or -self.eta * self.losses[slot] > LARGEST
+        height = -self.eta * self.losses[slot]
+        self.weights[slot] = 0.0 if rests else math.exp(min(height, LARGEST))
+        self._stale = self._stale or self.weights.total < 0.5 or height > LARGEST

@@ -44,8 +44,8 @@ class FeedbackPolicy(BasePolicy):
         """A slot, and the chance that it had; of these pools, or of all that do not rest."""
         raise NotImplementedError(f"{type(self).__name__} must say how it picks")
 
-    def note(self, slot: int, now: float) -> object:
-        """What the update will need; not None."""
+    def note(self, slot: int, whole: bool, now: float) -> object:
+        """What the update will need; not None. whole: any pool could have been chosen."""
         raise NotImplementedError(f"{type(self).__name__} must say what it needs")
 
     def observe(self, slot: int, chance: float, note: object, loss: float) -> None:
@@ -72,10 +72,16 @@ class FeedbackPolicy(BasePolicy):
         pools = fleet.pools
         whole = len(pools) == len(self.names) and len(self.resting) < len(pools)
         slot, chance = self.pick(None if whole else self._awake(pools), now)
-        return Decision(self.names[slot], chance, self.note(slot, now))
+        return Decision(self.names[slot], chance, self.note(slot, whole and not self.resting, now))
 
     def _awake(self, pools: Sequence[PoolView]) -> Sequence[PoolView]:
         return [pool for pool in pools if pool.id not in self.resting] or pools
+
+    def _awake_slots(self) -> Sequence[int]:
+        """Of all pools; none if all rest."""
+        if not self.resting:
+            return range(len(self.names))
+        return [slot for slot, name in enumerate(self.names) if name not in self.resting]
 
     def learn(self, done: Completion, fleet: FleetView) -> None:
         decision = done.ticket.decision
@@ -89,6 +95,8 @@ class FeedbackPolicy(BasePolicy):
     def adapt(self, change: Change, fleet: FleetView) -> None:
         super().adapt(change, fleet)
         if isinstance(change, Added):
+            if change.spec.id in self.slots:  # it is back in force, and knows the pool
+                return
             self.slots[change.spec.id] = len(self.names)
             self.names.append(change.spec.id)
             self.joined(len(self.names) - 1)
@@ -133,29 +141,25 @@ class DrawingPolicy(FeedbackPolicy):
         self.smooth = smooth
         self._credits: list[float] = []
 
-    def weight_of(self, slot: int) -> float:
-        """Its weight, whether it rests or not."""
-        raise NotImplementedError(f"{type(self).__name__} must weigh a pool")
+    def weigh(self, slots: Sequence[int]) -> list[float]:
+        """The weights of these, whether they rest or not, up to a factor; not all 0."""
+        raise NotImplementedError(f"{type(self).__name__} must weigh pools")
 
     def adapt(self, change: Change, fleet: FleetView) -> None:
         if isinstance(change, Added):
-            self._credits.append(self.rng.random() if self.smooth else 0.0)
+            if change.spec.id not in self.slots:
+                self._credits.append(self.rng.random() if self.smooth else 0.0)
         else:
             del self._credits[self.slots[change.pool]]
         super().adapt(change, fleet)
 
     def pick(self, pools: Sequence[PoolView] | None, now: float) -> tuple[int, float]:
-        if pools is None and not self.smooth:
-            weights = self.weights
-            total = weights.total
-            slot = weights.find(self.rng.random() * total)
-            return slot, weights[slot] / total
-        if pools is None:
-            slots: Sequence[int] = range(len(self.names))
-            weighed = [self.weights[slot] for slot in slots]
-        else:
-            slots = [self.slots[pool.id] for pool in pools]
-            weighed = [self.weight_of(slot) for slot in slots]
+        total = self.weights.total
+        if pools is None and not self.smooth and total:
+            slot = self.weights.find(self.rng.random() * total)
+            return slot, self.weights[slot] / total
+        slots = self._awake_slots() if pools is None else [self.slots[pool.id] for pool in pools]
+        weighed = self.weigh(slots)
         total = sum(weighed)
         i = self._turn(slots, weighed, total) if self.smooth else self._draw(weighed, total)
         return slots[i], weighed[i] / total
@@ -178,16 +182,19 @@ class DrawingPolicy(FeedbackPolicy):
         return best
 
     def probabilities(self) -> Mapping[str, float]:
-        """With which each open pool would be drawn now."""
-        total = self.weights.total
-        if not total:
-            weighed = [self.weight_of(slot) for slot in range(len(self.names))]
-            return {name: weight / sum(weighed) for name, weight in zip(self.names, weighed, strict=True)}
-        return {name: self.weights[slot] / total for slot, name in enumerate(self.names)}
+        """With which each open pool would be drawn, as of the last decision."""
+        slots = self._awake_slots() or range(len(self.names))
+        weighed = self.weigh(slots) if self.names else []
+        total = sum(weighed)
+        found = dict.fromkeys(self.names, 0.0)
+        return found | {self.names[slot]: weight / total for slot, weight in zip(slots, weighed, strict=True)}
+
+
+MOST = 10**15  # of an option that has no other limit
 
 
 def at_least(value: float, least: float, what: str) -> float:
     """The value. Raises ConfigError."""
-    if not least <= value < float("inf"):
-        raise ConfigError(f"{what} must be {least:g} or more, not {value:g}")
+    if not least <= value <= MOST:
+        raise ConfigError(f"{what} must be from {least:g} to {MOST:g}, not {value}")
     return value

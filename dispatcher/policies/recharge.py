@@ -1,8 +1,9 @@
 """recharge: each pool when its one-request buffer has most likely been emptied; by a model, not by dice.
 
 Rule: join argmax_i μ̂_i (now − last_i), last_i the last attempt there, whether it was taken or not: after either the
-buffer is full, and it is empty again after time τ with chance 1 − exp(−μ̂ τ). ln μ̂ follows each outcome by a step of
-Fisher's scoring; the information it stands on is capped at `cap`, or rates that change would never be found out.
+buffer is full, and it is empty again after time τ with chance 1 − exp(−μ̂ τ). ln μ̂ begins at the pool's guess and
+follows each outcome by a step of Fisher's scoring; the information it stands on is capped at `cap`, or rates that
+change would never be found out.
 
 Symbols: ln μ̂ -> `_log_rate`, information -> `_information`, τ -> `Decision.memo`. Source: derived after *Learning in
 Strategic Queuing with Geometric Recharge: From Bandits to Systems*. Limits: the model is one server and one place a
@@ -22,7 +23,7 @@ import numpy as np
 from dispatcher.core.interfaces import Estimate, PoolView
 from dispatcher.policies.feedback import FeedbackPolicy, at_least
 
-LEAST, MOST = 1e-9, 50.0  # of μ̂ τ
+LEAST, MOST = 1e-9, 50.0  # of μ̂ τ, and the least of τ, seconds
 RANGE = 30.0  # of ln μ̂, either way
 
 
@@ -57,14 +58,11 @@ class Recharge(FeedbackPolicy):
     def pick(self, pools: Sequence[PoolView] | None, now: float) -> tuple[int, float]:
         if np.isnan(self._last).any():
             self._imagine(now)
-        with np.errstate(divide="ignore"):
-            scores = self._log_rate + np.log(np.maximum(0.0, now - self._last))
-        if pools is None:
-            if self.resting:
-                scores[[self.slots[pool] for pool in self.resting]] = -math.inf
+        scores = self._log_rate + np.log(np.maximum(LEAST, now - self._last))
+        slots = self._awake_slots() if pools is None else [self.slots[pool.id] for pool in pools]
+        if len(slots) == len(scores):
             return int(scores.argmax()), 1.0
-        slots = [self.slots[pool.id] for pool in pools]
-        return slots[int(scores[slots].argmax())], 1.0
+        return slots[int(scores[np.array(slots)].argmax())], 1.0
 
     def _imagine(self, now: float) -> None:
         """Those that were never tried: as if they had been a while ago, each at another time."""
@@ -73,13 +71,15 @@ class Recharge(FeedbackPolicy):
         for slot in new:
             self._last[slot] = now - (1 + self.rng.random()) / fleet
 
-    def note(self, slot: int, now: float) -> float:
+    def note(self, slot: int, whole: bool, now: float) -> float:
         waited = now - float(self._last[slot])
         self._last[slot] = now
         return waited
 
     def observe(self, slot: int, chance: float, note: object, loss: float) -> None:
         assert isinstance(note, float)
+        if note <= 0:  # the same instant again: the model has nothing to say of it
+            return
         z = min(max(math.exp(self._log_rate[slot]) * note, LEAST), MOST)
         q = -math.expm1(-z)
         self._information[slot] = information = min(self._information[slot] + z * z * math.exp(-z) / q, self.cap)

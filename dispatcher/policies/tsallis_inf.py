@@ -2,6 +2,7 @@
 
 Rule: P(i) = 4/(η (L_i − x))², x such that these sum to 1 (Newton, from the last x). estimator `rv`: each send adds B_k
 to every L_k and (loss − B_i)/p_i to the drawn one's, B_k = 1/2 where p_k ≥ η², η = 4/√t; `iw`: loss/p_i, η = 2/√t.
+B is of the instant of the draw. Where not every pool could be drawn the update is that of `iw`.
 
 Symbols: L -> `losses`, x -> `_x`, η -> `eta`, t -> `sends`, loss: 1 for a rejection. Source: Zimmert and Seldin,
 *Tsallis-INF: an optimal algorithm for stochastic and adversarial bandits*. Limits: a decision costs m; its bound is one
@@ -11,15 +12,19 @@ of the mean, which the theorem on several dispatchers does not accept: where oth
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from random import Random
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dispatcher.core.delay import Floats
 from dispatcher.core.sumtree import WeightArray
 from dispatcher.errors import ConfigError
 from dispatcher.policies.feedback import DrawingPolicy, at_least
 
+Baseline = NDArray[np.bool_]  # where B_k is 1/2
+PLAIN: Baseline = np.zeros(0, np.bool_)
 SCALES = {"rv": 4.0, "iw": 2.0}
 CLOSE = 1e-12  # to a sum of 1
 REBASED_EVERY = 4096  # sends
@@ -28,8 +33,8 @@ REBASED_EVERY = 4096  # sends
 class TsallisInf(DrawingPolicy):
     """Learns from rejections alone: Tsallis entropy of order 1/2.
 
-    estimator: rv (reduced variance) or iw (importance weights). window: sends after which old rejections count little,
-    0 to forget nothing.
+    estimator: rv (reduced variance) or iw (importance weights). window: sends for which η is made, at the least, so
+    that what was learned long ago can be unlearned; 0 for no such bound.
     """
 
     def __init__(self, *, rng: Random, smooth: bool = False, window: int = 0, estimator: str = "rv") -> None:
@@ -40,6 +45,7 @@ class TsallisInf(DrawingPolicy):
         self.losses: Floats = np.zeros(0)
         self.eta = SCALES[estimator]
         self._p: Floats = np.zeros(0)
+        self._baseline: Baseline = PLAIN
         self._x = -math.inf
         self.weights: WeightArray = WeightArray(self._p)
 
@@ -53,27 +59,25 @@ class TsallisInf(DrawingPolicy):
         self._mask()
 
     def _mask(self) -> None:
-        shown = self._p
+        shown, self._baseline = self._p, self._p >= self.eta * self.eta
         if self.resting:
             shown = shown.copy()
             shown[[self.slots[pool] for pool in self.resting]] = 0.0
         self.weights = WeightArray(shown)
 
-    def note(self, slot: int, now: float) -> float:
-        return self.eta
+    def note(self, slot: int, whole: bool, now: float) -> Baseline:
+        return self._baseline if whole and self.estimator == "rv" else PLAIN
 
     def observe(self, slot: int, chance: float, note: object, loss: float) -> None:
-        assert isinstance(note, float)
-        if self.estimator == "iw":
+        assert isinstance(note, np.ndarray)
+        if len(note) != len(self.losses):  # plain, or other pools are there now: what could not be drawn bears no loss
             self.losses[slot] += loss / chance
             return
-        baseline = np.where(self._p >= note * note, 0.5, 0.0)
-        own = 0.5 if chance >= note * note else 0.0
-        self.losses += baseline
-        self.losses[slot] += own - baseline[slot] + (loss - own) / chance
+        self.losses += 0.5 * note
+        self.losses[slot] += (loss - 0.5 * note[slot]) / chance
 
-    def weight_of(self, slot: int) -> float:
-        return float(self._p[slot])
+    def weigh(self, slots: Sequence[int]) -> list[float]:
+        return [float(self._p[slot]) for slot in slots]
 
     def joined(self, slot: int) -> None:
         """It starts with the mean weight."""
@@ -87,9 +91,6 @@ class TsallisInf(DrawingPolicy):
         self._p = np.delete(self._p, slot)
         self._mask()
 
-    def rested(self, slot: int, rests: bool) -> None:
-        self._mask()
-
 
 def solve(losses: Floats, eta: float, x: float) -> tuple[Floats, float]:
     """The weights 4/(η (L − x))² that sum to 1, and x; from a guess of it, or from where Newton's steps all go down.
@@ -98,13 +99,14 @@ def solve(losses: Floats, eta: float, x: float) -> tuple[Floats, float]:
     [0.5, 0.5]
     """
     least, m = float(losses.min()), len(losses)
-    if not least - 2 * math.sqrt(m) / eta <= x <= least - 2 / eta:
-        x = least - 2 / eta
+    right = least - 2 / eta  # where the steps go down, to the root; from its left the first one may leap too far
+    if not least - 2 * math.sqrt(m) / eta <= x <= right:
+        x = right
     for _ in range(200):
         roots = 2.0 / (eta * (losses - x))
         weights = roots * roots
         over = float(weights.sum()) - 1.0
         if abs(over) < CLOSE:
             break
-        x -= over / (eta * float((weights * roots).sum()))
+        x = min(right, x - over / (eta * float((weights * roots).sum())))
     return weights / weights.sum(), x

@@ -269,7 +269,7 @@ class LearningCollector:
             seen.add_metric([pool], estimate.observations)
         yield from (rate, low, high, ratio, seen)
         if isinstance(learner, Drawing):
-            chance = gauge("lased_choice_probability", "With which the pool would be drawn now.")
+            chance = gauge("lased_choice_probability", "With which the pool would be drawn, as of the last decision.")
             for pool, probability in learner.probabilities().items():
                 chance.add_metric([pool], probability)
             yield chance

@@ -154,8 +154,8 @@ class Ends:
                     for a, b in pairwise(times))  # fmt: skip
         gap = results[f"learned P {times[0]}"]["sept"]
         gaps = [b - a for a, b in zip(*(results["exact Q"][kind] for kind in ("optimum", "sept")), strict=True)]
-        enough = {name: next(w for w, r in zip(WINDOWS, results[f"exact {name}"]["regrets"], strict=True) if r < 1e-6)
-                  for name in ("P", "Q")}  # fmt: skip
+        enough = {name: min((w for w, regret in zip(WINDOWS, results[f"exact {name}"]["regrets"], strict=True)
+                             if regret < 1e-6), default=END) for name in ("P", "Q")}  # fmt: skip
         end, error = self._to_sept(results, "lcp/window=80")
         return [
             verdict("SEPT's regret does not vanish as the horizon grows", gaps[-1] > 0.9,

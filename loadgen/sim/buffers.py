@@ -40,12 +40,13 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """accepted: by window, of all queues. regret: of a queue that is never empty, by how many more requests the best
-    single server would have taken in slots in which its buffer was empty, of the second half. backlog: at each window's
-    end, all queues. slope: by which it grows a slot in the second half. mean_backlog: over the slots of that."""
+    """accepted, sent: by window, of all queues. regret: of a queue that is never empty, by how many more requests the
+    best single server would have taken in slots in which its buffer was empty, of the second half. backlog: at each
+    window's end, all queues. slope: by which it grows a slot in the second half. mean_backlog: over the slots of that.
+    """
 
     accepted: tuple[int, ...]
-    sends: int
+    sent: tuple[int, ...]
     regret: float
     backlog: tuple[int, ...]
     slope: float
@@ -173,7 +174,7 @@ class Servers:
         self.mu = list(mu)
         for i, since in enumerate(self.empty_from):
             if since > slot:
-                self.empty_from[i] = slot - 1 + self._time(i)
+                self.empty_from[i] = slot + self._time(i)
 
     def empty_slots(self, slot: int) -> list[int]:
         """How many slots before this one each was empty in, at sending."""
@@ -191,9 +192,11 @@ def simulate(name: str, scene: Scene, seed: int) -> Run:
         fleet.add(PoolSpec(str(i)))
     fleet.open_one(fleet["0"])  # one in flight stands for what the buffers hold; no learner here counts
     number, job = {str(i): i for i in range(len(scene.mu))}, Job(1)
+    if scene.windows % 2 or not 0 < scene.windows <= scene.slots:
+        raise ValueError(f"windows must be even and at most as many as slots, not {scene.windows} of {scene.slots}")
     waiting, length = [0] * queues, scene.slots // scene.windows
     half = length * (scene.windows // 2)
-    accepted, backlog, waited, sends = [0] * scene.windows, [], 0, 0
+    accepted, sends, backlog, waited = [0] * scene.windows, [0] * scene.windows, [], 0
     at_half: tuple[list[int], int] = ([0] * len(scene.mu), 0)
     for slot in range(length * scene.windows):
         if slot == half:
@@ -215,7 +218,7 @@ def simulate(name: str, scene: Scene, seed: int) -> Run:
                 waiting[q] -= 1
             ticket = Ticket(job, decision, float(slot), fleet[decision.pool])
             policies[q].learn(Completion(ticket, float(slot), None, Outcome.OK, None, took), fleet)
-        sends += len(sent)
+        sends[slot // length] += len(sent)
         if slot >= half:
             waited += sum(waiting)
         if slot % length == length - 1:
@@ -224,4 +227,4 @@ def simulate(name: str, scene: Scene, seed: int) -> Run:
     regret = best - (sum(accepted) - at_half[1])
     later = slot + 1 - half
     slope = (backlog[-1] - backlog[scene.windows // 2 - 1]) / later
-    return Run(tuple(accepted), sends, float(regret), tuple(backlog), slope, waited / later)
+    return Run(tuple(accepted), tuple(sends), float(regret), tuple(backlog), slope, waited / later)

@@ -65,7 +65,7 @@ def draw(source: Source, rounds: int, seed: int) -> Jobs:
 
 
 def discipline(text: str, source: Source, rounds: int) -> Discipline:
-    """fcfs, sept, reverse, esept, lcp, with options behind slashes: esept/age=0.05."""
+    """fcfs, sept, reverse, esept, lcp, with options behind slashes: esept/age=0.05. Without one there is no aging."""
     name, *options = text.split("/")
     given = {key: float(value) for key, value in (option.split("=") for option in options)}
     d = len(source.theta)
@@ -161,6 +161,8 @@ def learned(source: Source, queue: Queue, rounds: int, seed: int) -> Queue:
     served = serve(Fcfs(), draw(source, half, seed), half)
     jobs = served.jobs
     rows = [(jobs.x[j], float(jobs.rounds[j]), True) for j in np.flatnonzero(served.ended >= 0)]
+    rows += [(jobs.x[j], float(half - served.began[j]), False)
+             for j in np.flatnonzero((served.began >= 0) & (served.ended < 0))]  # fmt: skip
     theta = fit(rows)[0].tolist() if rows else [0.0] * len(source.theta)
     contexts = [x for x, _ in source.classes]
     counts = [sum(x == each for x in jobs.x) for each in contexts]

@@ -12,7 +12,6 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -73,10 +72,10 @@ class _Pool:
 
 
 class _Oracle:
-    """Sees the contexts of all that is in the pools. shares: of the load, by context, in a stable system."""
+    """Sees the contexts of all that is in the pools."""
 
-    def __init__(self, kind: str, scene: Scene, pools: list[_Pool], rng: Random) -> None:
-        self._aware, self._pools, self._theta, self._rng = kind == "aware", pools, scene.source.theta, rng
+    def __init__(self, kind: str, scene: Scene, pools: list[_Pool]) -> None:
+        self._aware, self._pools, self._theta = kind == "aware", pools, scene.source.theta
         capacity = math.fsum(scene.speeds)
         self._load = {x: scene.source.lam * share * mean_rounds(self._theta, x) / capacity
                       for x, share in scene.source.classes}  # fmt: skip
@@ -129,7 +128,7 @@ def simulate(rule: str, scene: Scene, requests: int, seed: int, infer: bool = Fa
     rounds = dice.geometric(p[kind]).tolist()
     pools = [_Pool(scene, i) for i in range(len(scene.speeds))]
     rng = stream(seed, "policy")
-    policy: Policy = _Oracle(rule, scene, pools, rng) if rule in ORACLES else registry.create(rule, rng)
+    policy: Policy = _Oracle(rule, scene, pools) if rule in ORACLES else registry.create(rule, rng)
     router = Router(policy, infer=infer)
     for i in range(len(pools)):
         router.apply(Added(PoolSpec(str(i), guess=scene.rate(i), true_rate=scene.rate(i))), 0.0)

@@ -104,3 +104,20 @@ async def test_to_other_policies_it_stays_a_failure():
             await f.ask(get())
         assert f.metric("lased_pool_up", pool="p0") == 0
         assert f.metric("lased_pool_rejections_total", pool="p0") == 3
+
+
+async def test_between_rejections_failures_are_not_in_a_row():
+    """Of 503, 503, 500 and so on only the 500 count, and what turns away in between works."""
+    answers = iter([503, 503, 500] * 20)
+
+    async def script(wire):
+        while True:
+            await wire.message()
+            await wire.send(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % next(answers))
+
+    async with front(script, answer_ok, policy="exp3_ix", health={"passive_failures": 2}, retry={"on": []}) as f:
+        policy_of(f).floor = 0.5  # so that the pool goes on being asked
+        for _ in range(60):
+            await f.ask(get())
+        assert f.metric("lased_pool_rejections_total", pool="p0") > 4
+        assert f.metric("lased_pool_up", pool="p0") == 1

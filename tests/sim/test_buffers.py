@@ -116,7 +116,7 @@ def test_a_queue_is_stable_below_the_sum_and_not_above():
 def test_of_several_senders_one_is_taken_and_each_as_often():
     run = simulate("round_robin", Scene((1.0,), 10_000, (1.0, 1.0)), 1)
     assert sum(run.accepted) == 10_000
-    assert run.sends == 20_000
+    assert sum(run.sent) == 20_000
     assert run.backlog[-1] == 10_000
 
 
@@ -125,6 +125,20 @@ def test_rates_change_in_the_middle():
     shares = [count / 2000 for count in run.accepted]
     assert shares[:10] == pytest.approx([0.8] * 10, abs=0.05)
     assert shares[10:] == pytest.approx([0.2] * 10, abs=0.05)
+
+
+def test_what_is_full_when_rates_change_has_its_next_chance_after_that_slot():
+    for seed in range(20):
+        servers = Servers((1e-9,), seed)
+        assert servers.offer(0, 0)
+        servers.change((1.0,), 10)
+        assert not servers.offer(0, 10)
+        assert servers.offer(0, 11)
+
+
+def test_an_odd_number_of_windows_is_refused():
+    with pytest.raises(ValueError, match="even"):
+        simulate("mix", Scene((0.5,), 100, windows=3), 1)
 
 
 def test_empty_slots_are_counted_to_the_slot():

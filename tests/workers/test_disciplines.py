@@ -2,6 +2,7 @@
 
 import math
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from loadgen.experiments.studies import spread
 from loadgen.sim import contextual
 from loadgen.sim.contextual import Source
 from workers.disciplines import RESORTED, Esept, Fcfs, Job, Sept
-from workers.lcp import Lcp, edges_between
+from workers.lcp import CAPS, SEEN, Lcp, edges_between
 from workers.logistic import Logistic, fit, mean_rounds
 from workers.planner import Queue, optimum, sept
 
@@ -322,3 +323,75 @@ def test_classes_of_contexts():
 def test_senseless_settings_are_refused(make):
     with pytest.raises(ValueError, match=r"must be|needs"):
         make()
+
+
+# -- the plan of lcp, by hand
+
+
+def planning(window=50, horizon=20_000, n=5000):
+    """An lcp that has seen n arrivals with means of 1 + e^(-v), v falling from 2 to -4; all of them are served."""
+    order = Lcp(2, horizon, window=window)
+    order.model = SimpleNamespace(theta=(0.0, 1.0), observations=1)
+    values = [2 - 6 * k / n for k in range(n)]
+    for k, v in enumerate(values):
+        order.add(Job((1.0, v), float(k)))
+    assert len(served(order, 10_000.0)) == n
+    return order, values
+
+
+def test_the_classes_of_a_plan_are_thirds_with_their_harmonic_means_and_all_arrivals():
+    order, values = planning()
+    order.add(Job((1.0, 0.0), 19_960.0))
+    order.next(19_960.0)
+    queue, edges, acts = order._plan
+    kept = sorted(1 + math.exp(-v) for v in [*values, 0.0][-SEEN:])
+    third = SEEN // 3
+    assert edges == close(kept[third - 1], kept[2 * SEEN // 3 - 1])
+    parts = kept[:third], kept[third : 2 * SEEN // 3], kept[2 * SEEN // 3 :]
+    assert queue.p == close(*(len(part) / math.fsum(part) for part in parts))
+    assert queue.l == close(*((5001 * len(part) / SEEN + 0.5 / 3) / 19_961 for part in parts))
+    assert queue.caps == CAPS[3]
+    assert len(acts) == 51
+
+
+def test_within_a_class_the_best_is_begun_of_equals_the_oldest_and_beyond_the_cap_all_are_one():
+    order, _ = planning()
+    many = filled(order, *[((1.0, 1.0 + (k % 2) / 10), 19_950 + k / 100) for k in range(60)])
+    first, second = order.next(19_980.5), order.next(19_980.5)
+    assert (first, second) == (many[1], many[3])
+    assert len(served(order, 19_981.0)) == 58
+
+
+def test_a_part_of_a_round_is_left_for_what_can_be_done_in_it():
+    order, _ = planning()
+    (slow,) = filled(order, ((1.0, -4.0), 19_990.0))
+    assert order.next(19_998.5) is None  # two rounds, by the table
+    assert order.next(19_999.5) is slow  # the last one
+
+
+def test_no_more_than_half_of_all_rounds_are_planned():
+    assert Lcp(2, 50.0, window=100).window == 25
+
+
+def test_what_cannot_be_fitted_leaves_what_was_learned():
+    x = (1.0, 1.0)
+    model = Logistic(2, kappa=1e-6)
+    for _ in range(300):
+        model.learn(x, 1e12)
+        model.learn(x, 1.0)
+    assert all(map(math.isfinite, model.theta))
+    with pytest.raises(ValueError, match="kappa"):
+        Logistic(2, kappa=1e-9)
+
+
+def test_a_fit_of_many_rows_takes_few_steps(monkeypatch):
+    dice = np.random.default_rng(1)
+    x = np.hstack([np.ones((2000, 1)), dice.uniform(-1, 1, (2000, 15))])
+    theta = dice.normal(0, 0.5, 16)
+    rounds = dice.geometric(1 / (1 + np.exp(-x @ theta)))
+    solved = []
+    solve = np.linalg.solve
+    monkeypatch.setattr(np.linalg, "solve", lambda a, b: solved.append(1) or solve(a, b))
+    found, inverse = fit([(tuple(row), float(n), True) for row, n in zip(x, rounds, strict=True)])
+    assert len(solved) <= 12
+    assert np.abs(found - theta).max() < 6 * math.sqrt(np.diag(inverse).max())

@@ -209,7 +209,7 @@ def test_a_context_is_what_its_names_say():
     assert law.context("GET", "/", 0, "") == (1.0, 0.0, 0.0, 0.0, 0.0)
     x = law.context("POST", "/reports/7?a=b", 99, "4, -1.5, 8")
     assert x == (1.0, 1.0, 1.0, pytest.approx(math.log(100) / 10), -1.5)
-    assert law.context("GET", "/a/report", 0, "nan,inf,x")[1:] == (0.0, 0.0, 0.0, 0.0)
+    assert law.context("GET", "/a/report", 0, "nan,inf,x")[1:] == (0.0, 0.0, 0.0, 10.0)
 
 
 def test_the_constant_is_there_if_it_is_not_named():
@@ -226,11 +226,12 @@ def test_services_are_rounds_with_the_mean_of_the_context():
 
 
 @pytest.mark.parametrize(
-    "text", ["logistic:y=1", "logistic:x0=1", "logistic:post=1", "logistic:1=1e3", "logistic:1=nan",
+    "text", ["logistic:y=1", "logistic:x0=1", "logistic:post=1", "logistic:BODY=1", "logistic:x33=1",
+             "logistic:1=2,1=3", "logistic:1=1e3", "logistic:1=nan",
              "logistic:" + ",".join(f"/{k}=1" for k in range(40))],
 )  # fmt: skip
 def test_contexts_that_are_none_are_refused(text):
-    with pytest.raises(ValueError, match=r"component|coefficient"):
+    with pytest.raises(ValueError, match=r"component|coefficient|twice"):
         parse(text, 10.0, Random(1))
 
 
@@ -248,6 +249,26 @@ async def test_the_discipline_says_who_is_next():
     assert ended == ["first", "fast", "fast too", "slow"]
     assert pool.served == 4
     assert pool.longest_wait <= pool.waited
+
+
+async def test_who_came_after_a_server_was_free_is_not_chosen_before_who_waited():
+    """A late timer must not let the server idle on the books."""
+    law = contextual(**{"1": 20, "/slow": -21})
+    pool = LivePool(law, order=Sept(law.theta), tick=law.tick)
+    slow, fast = law.context("GET", "/slow", 0, ""), law.context("GET", "/", 0, "")
+    loop, ended = asyncio.get_running_loop(), []
+
+    async def ask(name, x):
+        await pool.serve(x)
+        ended.append(name)
+
+    jobs = [asyncio.ensure_future(ask(name, x)) for name, x in (("first", fast), ("slow", slow))]
+    await asyncio.sleep(0)
+    late = loop.time() + 0.005
+    while loop.time() < late:
+        pass  # the loop is busy; the first has ended, by the books
+    await asyncio.gather(*jobs, ask("late", fast))
+    assert ended == ["first", "slow", "late"]
 
 
 async def test_what_ends_teaches_the_discipline_and_who_leaves_is_dropped():
@@ -278,8 +299,8 @@ async def test_a_pool_that_is_better_idle_looks_again_each_round_and_not_more_of
     monkeypatch.setattr(loop, "call_at", lambda when, *what: (timers.append(when), call_at(when, *what))[1])
     pool = LivePool(Fixed(1000.0, Random(1)), order=order, tick=0.01)
     await asyncio.gather(*(pool.serve() for _ in range(3)))  # three ask at the first instant, rounds do the rest
-    assert len(timers) == 3 + 3  # three rounds waited, three services
-    assert pool.longest_wait >= 0.03
+    assert len(timers) == 5 + 3  # rounds waited, services
+    assert pool.longest_wait >= 0.05
     assert order.asked == 5 + 3
 
 
