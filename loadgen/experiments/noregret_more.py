@@ -167,10 +167,11 @@ class Drift(BufferStudy):
             at = [(k + 0.5) * length for k in range(self.windows)]
             axes.plot(at, self._shares(results, policy, length), color=colour, label=policy, linewidth=1.3)
         axes.axhline(hamacher(DRIFT), color="black", linestyle=":", label="H")
+        axes.set_xlim(0.4 * self.windows * length, self.windows * length)
         axes.set_xlabel("sends")
         axes.set_ylabel("share accepted")
         axes.set_title(self.title, fontsize=11)
-        axes.legend(fontsize=7, loc="lower left")
+        axes.legend(fontsize=7, loc="center right")
         figure.savefig(path, dpi=130)
 
 

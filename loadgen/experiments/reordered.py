@@ -145,7 +145,7 @@ class Reordered:
             axes.set_xticks(range(len(ORDERS)), [order.replace("/", "\n") for order in ORDERS])
             axes.set_title(f"load {load:g}", fontsize=10)
         all_axes[0].set_ylabel("mean response, ms")
-        all_axes[0].legend(fontsize=8)
+        figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
         figure.savefig(path, dpi=130)
 
 
