@@ -88,18 +88,21 @@ def configuration():
 
 
 async def families():
-    """Of a service with everything on: (name, type, labels, help)."""
+    """Of services with everything on: (name, type, labels, help)."""
     pools = [{"name": name, "url": "http://127.0.0.1:9", "true_rate": 1.0} for name in ("a", "b")]
-    service = Service(Config.model_validate({"pools": pools, "shadow": ["jsq"]}))
-    service.router.settle(service.router.route(Job(1), 0.0), 0.0, Outcome.CANCELLED)
-    service.admin._collector.refresh()
-    declared = {each._name: each._labelnames for each in service.registry._collector_to_names if hasattr(each, "_name")}
-    found = []
-    for family in service.registry.collect():
-        used = {label for sample in family.samples for label in sample.labels} - {"le"}
-        labels = sorted(declared.get(family.name) or used)
-        name = family.name + ("_total" if family.type == "counter" else "")
-        found.append((name, family.type, ", ".join(labels), family.documentation))
+    found = set()
+    for policy in ("lased", "exp3_ix"):  # one that learns rates, one that draws
+        service = Service(Config.model_validate({"pools": pools, "shadow": ["jsq"], "policy": {"name": policy}}))
+        service.router.settle(service.router.route(Job(1), 0.0), 0.0, Outcome.CANCELLED)
+        service.admin._collector.refresh()
+        declared = {
+            each._name: each._labelnames for each in service.registry._collector_to_names if hasattr(each, "_name")
+        }
+        for family in service.registry.collect():
+            used = {label for sample in family.samples for label in sample.labels} - {"le"}
+            labels = sorted(declared.get(family.name) or used)
+            name = family.name + ("_total" if family.type == "counter" else "")
+            found.add((name, family.type, ", ".join(labels), family.documentation))
     return sorted(found)
 
 
