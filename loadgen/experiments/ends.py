@@ -62,7 +62,7 @@ def learned(name: str, rounds: int, draws: int, seed: int) -> Result:
         contextual.cost_of_believing(truth, contextual.learned(source(name), truth, rounds, j), EVALUATED)
         for j in range(seed * draws, (seed + 1) * draws)
     ]
-    return {"regrets": [round(cost - best, 12) for cost in costs], "sept": exact["sept"][-1] - best}
+    return {"regrets": [round(cost - best, 9) for cost in costs], "sept": exact["sept"][-1] - best}
 
 
 def to_the_end(runs: int, seed: int) -> Result:
