@@ -42,6 +42,7 @@ class PrometheusRecorder:
         self._notify = notify
         self._learner = policy if isinstance(policy, Learner) else None
         self._episode: Episode | None = self._learner.episode if self._learner else None
+        self._hears_rejections: bool = getattr(policy, "learns_rejections", False)
         new: dict[str, Any] = {"registry": registry}
         self._requests = Counter("lased_requests_total", "Requests routed and over, by class of status.",
                                  ["pool", "code"], **new)  # fmt: skip
@@ -54,7 +55,10 @@ class PrometheusRecorder:
         self._upstream_errors = Counter("lased_upstream_errors_total", "Tries that a pool failed.",
                                         ["pool", "reason"], **new)  # fmt: skip
         self._turned_away = Counter(
-            "lased_pool_rejections_total", "Tries that the pool would not take.", ["pool"], **new
+            "lased_pool_rejections_total",
+            "Tries that the pool would not take, while the policy learns from that.",
+            ["pool"],
+            **new,
         )
         self._reported = Gauge("lased_pool_reported_queue_depth", "Requests left there, in the pool's last word.",
                                ["pool"], **new)  # fmt: skip
@@ -91,7 +95,7 @@ class PrometheusRecorder:
             served = self._served.get(done.ticket.pool.id)
             if served is not None:
                 served.observe(done.service_time)
-        if done.accepted is False and done.ticket.pool.id in self._answered:
+        if self._hears_rejections and done.accepted is False and done.ticket.pool.id in self._answered:
             self._turned_away.labels(done.ticket.pool.id).inc()
         if done.report is not None and done.report.queue_depth is not None and done.ticket.pool.id in self._answered:
             self._reported.labels(done.ticket.pool.id).set(done.report.queue_depth)
@@ -111,6 +115,9 @@ class PrometheusRecorder:
     def switched(self, policy: Policy, now: float) -> None:
         self._learner = policy if isinstance(policy, Learner) else None
         self._episode = self._learner.episode if self._learner else None
+        self._hears_rejections = getattr(policy, "learns_rejections", False)
+        for pool in self._answered if self._hears_rejections else ():
+            self._turned_away.labels(pool)
 
     def faulted(self, error: Exception, now: float) -> None:
         self._policy_errors.inc()
@@ -127,6 +134,8 @@ class PrometheusRecorder:
         )
         self._chosen[pool] = {phase: self._decisions.labels(pool, phase.value) for phase in Phase}
         self._served[pool] = self._service.labels(pool)
+        if self._hears_rejections:
+            self._turned_away.labels(pool)
 
     # -- net.Events
 

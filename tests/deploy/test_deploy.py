@@ -200,6 +200,7 @@ def test_options_in_compose_exist(name):
         assert option in done.stdout, option
 
 
+@pytest.mark.slow
 def test_the_health_checks_tell_good_from_bad(free_port):
     """The very programs of the Dockerfile and compose.yaml, with their port changed, against a running dispatcher."""
     image = json.loads(re.search(r"^ +CMD (\[.*\])$", dockerfile(), re.MULTILINE)[1])

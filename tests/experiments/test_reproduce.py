@@ -142,7 +142,7 @@ def test_a_signal_keeps_what_is_finished(tmp_path, number, policy):
     path = tmp_path / "long.toml"
     text = FILE.replace('options = { ties = "random" }', "").replace('"sed", {', f'"sed", "{policy}", {{')
     for old, new in (
-        ("arrivals = 100\n", "arrivals = 150000\n"),
+        ("arrivals = 100\n", "arrivals = 300000\n"),
         ("reps = 2", "reps = 40"),
         ("[0.3,", "[0.3, 0.4, 0.5,"),
     ):

@@ -9,7 +9,7 @@ import pytest
 from rich.table import Table
 
 from dispatcher.errors import ConfigError
-from loadgen.experiments import noregret, noregret_more, partial, studies
+from loadgen.experiments import acceptance, noregret, noregret_more, partial, studies
 from loadgen.experiments.studies import Piece, verdict
 
 
@@ -87,7 +87,7 @@ def test_buffers_on_the_command_line(name, tmp_path):
 def test_a_study_of_buffers_in_small(tmp_path):
     """Tables, rows, verdicts and picture of each, from runs of a few slots."""
     for study in (noregret.HAMACHER, noregret.STABILITY, noregret_more.MULTIQUEUE, noregret_more.DRIFTING):
-        small = replace(study, seeds={"quick": 2}, slots={"quick": 400, "full": 400})
+        small = replace(study, seeds={"quick": 2}, slots={"quick": 240, "full": 240})
         results = studies.run(small, "quick", 1, tmp_path, 1, lambda *words: None)
         assert small.tables(results)[0].row_count > 2
         assert len(small.rows(results)) == len(results)
@@ -101,12 +101,21 @@ def test_the_sum_of_hamacher_on_the_command_line():
     found = json.loads(done.stdout)
     assert found["hamacher"] == pytest.approx(2 / 3)
     assert (found["bound"], found["ratio"]) == pytest.approx((0.75, 8 / 9))
-    clock = json.loads(lased_loadgen("theory", "hamacher", "--rates", "1,2,.5", "--lam", "2", "--json").stdout)
+
+
+def test_the_sum_of_hamacher_by_the_clock_and_of_sure_pools():
+    clock = acceptance.report((1.0, 2.0, 0.5), 2.0)
     assert clock["hamacher"] == pytest.approx(3.5 / 5.5)
-    for words in (("--rates", "1.5,.2"), ("--rates", "0,.2"), (), ("--rates", "1", "--lam", "0")):
-        done = lased_loadgen("theory", "hamacher", *words)
-        assert done.returncode == 2
-        assert done.stderr.startswith("error: --")
+    assert clock["mix"] == pytest.approx([1 / 3.5, 2 / 3.5, 0.5 / 3.5])
+    sure = acceptance.report((1.0, 0.5, 1.0), None)
+    assert (sure["hamacher"], sure["mix"]) == (1.0, [0.5, 0.0, 0.5])
+    assert acceptance.table(clock).row_count < acceptance.table(sure).row_count
+
+
+@pytest.mark.parametrize(("rates", "lam"), [((1.5, 0.2), None), ((0.0, 0.2), None), ((), None), ((1.0,), 0.0)])
+def test_rates_that_are_none_are_refused(rates, lam):
+    with pytest.raises(ConfigError, match=r"^--"):
+        acceptance.report(rates, lam)
 
 
 @pytest.mark.parametrize("what", ["whittle_finite", "whittle_blocking"])

@@ -65,6 +65,7 @@ def attack(*arguments):
     return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.slow
 def test_a_run_by_three_processes_leaves_everything_and_its_plan_can_be_sent_again(server, tmp_path):
     done = attack(
         server + "/ok", server + "/no", "--weights", "3,1", "--stages", "0.7s@200,0.7s@200..300", "--warmup", 0.2,

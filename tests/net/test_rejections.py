@@ -1,9 +1,11 @@
 """Pools that turn requests away: a policy that learns from it hears of it, and nobody takes it for illness."""
 
 import asyncio
+from random import Random
 
 import pytest
 
+from dispatcher.policies.exp3_ix import Exp3Ix
 from tests.net.harness import answer_ok, front, get, status
 
 FINE = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine"
@@ -103,7 +105,17 @@ async def test_to_other_policies_it_stays_a_failure():
         for _ in range(10):
             await f.ask(get())
         assert f.metric("lased_pool_up", pool="p0") == 0
-        assert f.metric("lased_pool_rejections_total", pool="p0") == 3
+        assert f.metric("lased_upstream_errors_total", pool="p0", reason="503") == 0  # it was an answer
+        assert f.service.registry.get_sample_value("lased_pool_rejections_total", {"pool": "p0"}) is None
+
+
+async def test_after_a_change_of_policy_rejections_are_heard_or_not():
+    async with front(busy(), answer_ok, policy="round_robin") as f:
+        f.service.router.switch(Exp3Ix(rng=Random(1)), 1e9)
+        assert f.service.registry.get_sample_value("lased_pool_rejections_total", {"pool": "p0"}) == 0
+        for _ in range(20):
+            await f.ask(get())
+        assert f.metric("lased_pool_rejections_total", pool="p0") > 0
 
 
 async def test_between_rejections_failures_are_not_in_a_row():

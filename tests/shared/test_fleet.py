@@ -26,6 +26,7 @@ def spread(lam, seconds, fleet):
 
 
 @pytest.mark.skipif(not shutil.which("redis-server"), reason="redis-server is not installed")
+@pytest.mark.slow
 async def test_every_observation_is_known_to_all_once_though_redis_died_meanwhile(tmp_path):
     redis = Redis(tmp_path)
     redis.start()
