@@ -130,7 +130,7 @@ class Hamacher(BufferStudy):
         made.add_row("P", *(f"{p:.6f}" for _, p in sums))
         made.add_row("H/P", *(f"{h / p:.6f}" for h, p in sums))
         for policy in self.policies:
-            made.add_row(policy, *(with_error(*self.share(results, name, policy)) for name in INSTANCES))
+            made.add_row(heading(policy), *(with_error(*self.share(results, name, policy)) for name in INSTANCES))
         return [made]
 
     def verdicts(self, results: Results, size: str) -> list[Verdict]:
