@@ -51,7 +51,10 @@ def host_and_port(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-@app.command(epilog="Example: lased-workers --listen 127.0.0.1:9001 --rate 50 --servers 2 --service lognormal:cv=2")
+@app.command(
+    epilog="Examples: lased-workers --listen 127.0.0.1:9001 --rate 50 --servers 2 --service lognormal:cv=2;"
+    " lased-workers --listen 127.0.0.1:9001 --rate 115 --service logistic:1=2.2,/report=-4.4 --discipline esept:age=0.02"
+)
 def pool(
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.")],
     rate: Annotated[float, typer.Option(help="Services a second and server; for logistic services rounds a second.")],
@@ -60,17 +63,18 @@ def pool(
         str,
         typer.Option(
             help="Law of service times: exp, fixed, lognormal:cv=2, hyperexp:cv=2, pareto:shape=2.5; mean 1/rate. Or by"
-            " the request, rounds of 1/rate s, each the last with chance 1/(1+exp(-sum)): coefficients of the sum by"
-            " constant, method, path, ln(1+bytes)/10, numbers of X-Job-Context, as in"
-            " logistic:1=2,POST=-1,/report=-4,body=-0.5,x1=1.5."
+            " the request: logistic:1=2,x1=-4, rounds of 1/rate s, each the last with chance 1/(1+exp(-sum)); the sum"
+            " is over coefficients of the constant 1, of methods (POST=-1), paths (/report=-4), body (of"
+            " ln(1+bytes)/10), and x1 to x32, the numbers of the header X-Job-Context."
         ),
     ] = "exp",
     discipline: Annotated[
         str,
         typer.Option(
-            help="Who is served next: fcfs; or the shortest expected, for logistic services: sept:age=0,"
-            " esept:kappa=1,age=0.02 (learned; rounds of credit for each waited), lcp:horizon=60,window=100,kmax=3,"
-            "kappa=1,learn=0 (and a plan for the last rounds before all is over, 60 s from the first request)."
+            help="Who is served next: fcfs, the oldest; or, of logistic services, the shortest expected: sept, or"
+            " esept, as learned, with age=0.02 rounds of credit for each waited; or lcp:horizon=60, as learned, with a"
+            " plan for the last window=100 rounds before all is over, 60 s from the first request. More options:"
+            " sept:age, esept:kappa, lcp:kmax, lcp:kappa, lcp:learn."
         ),
     ] = "fcfs",
     profile: Annotated[
