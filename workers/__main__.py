@@ -53,7 +53,7 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 @app.command(
     epilog="Examples: lased-workers --listen 127.0.0.1:9001 --rate 50 --servers 2 --service lognormal:cv=2;"
-    " lased-workers --listen 127.0.0.1:9001 --rate 115 --service logistic:1=2.2,/report=-4.4 --discipline esept:age=0.02"
+    " lased-workers --listen 127.0.0.1:9001 --rate 115 --service logistic:1=2.2,/report=-4.4 --discipline esept"
 )
 def pool(
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.")],
