@@ -171,7 +171,7 @@ class Drift(BufferStudy):
         axes.set_xlabel("sends")
         axes.set_ylabel("share accepted")
         axes.set_title(self.title, fontsize=11)
-        axes.legend(fontsize=7, loc="center right")
+        axes.legend(fontsize=7, loc="center")
         figure.savefig(path, dpi=130)
 
 
