@@ -27,6 +27,7 @@ from loadgen.experiments.claims import Verdict
 from loadgen.experiments.results import sources
 from loadgen.experiments.spec import Claim
 from loadgen.plot import PlotError
+from loadgen.sim.sweep import leave_signals_to_the_parent, stopping
 
 STUDIES = {
     "whittle_finite": "loadgen.experiments.whittle:FINITE",
@@ -95,20 +96,17 @@ def run(study: Study, size: str, seed: int, folder: Path, jobs: int, told: Told)
     found = {piece.name: kept[marks[piece.name]] for piece in pieces if marks[piece.name] in kept}
     told(len(found), len(pieces), "")
     missing = [piece for piece in pieces if piece.name not in found]
-    with ProcessPoolExecutor(min(jobs or os.cpu_count() or 1, max(1, len(missing)))) as pool, path.open("a") as file:
+    processes = min(jobs or os.cpu_count() or 1, max(1, len(missing)))
+    workers = ProcessPoolExecutor(processes, initializer=leave_signals_to_the_parent)
+    with stopping(workers) as pool, path.open("a") as file:
         waiting: dict[Future[Result], Piece] = {pool.submit(piece.work, **piece.given): piece for piece in missing}
-        try:
-            while waiting:
-                done, _ = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in done:
-                    piece = waiting.pop(future)
-                    found[piece.name] = future.result()
-                    file.write(json.dumps({"mark": marks[piece.name], "result": found[piece.name]}) + "\n")
-                    file.flush()
-                    told(len(found), len(pieces), piece.name)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        while waiting:
+            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                piece = waiting.pop(future)
+                found[piece.name] = future.result()
+                file.write(json.dumps({"mark": marks[piece.name], "result": found[piece.name]}) + "\n")
+                file.flush()
+                told(len(found), len(pieces), piece.name)
     return {piece.name: found[piece.name] for piece in pieces}
 
 

@@ -93,11 +93,11 @@ def sweep(work: Sequence[Unit], jobs: int = 0, dask: str = "") -> Iterator[tuple
             remote = stack.enter_context(_dask(dask))
             pools: dict[bool, Executor] = {False: remote, True: remote}
         else:
-            pools = {True: stack.enter_context(_stopping(ThreadPoolExecutor(jobs)))}
+            pools = {True: stack.enter_context(stopping(ThreadPoolExecutor(jobs)))}
             if arrivals:
                 context = multiprocessing.get_context("spawn")
-                processes = ProcessPoolExecutor(jobs, context, initializer=_leave_signals_to_the_parent)
-                pools[False] = stack.enter_context(_stopping(processes))
+                processes = ProcessPoolExecutor(jobs, context, initializer=leave_signals_to_the_parent)
+                pools[False] = stack.enter_context(stopping(processes))
         yield from _windowed(work, pools, DASK_WINDOW if dask else 4 * jobs)
 
 
@@ -121,13 +121,15 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _leave_signals_to_the_parent() -> None:
+def leave_signals_to_the_parent() -> None:
+    """For the processes of an executor: a Ctrl-C of the terminal reaches them, too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
-def _stopping(executor: Executor) -> Iterator[Executor]:
+def stopping(executor: Executor) -> Iterator[Executor]:
+    """The executor; broken off, it stops what it has begun."""
     try:
         yield executor
     except BaseException:

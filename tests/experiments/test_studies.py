@@ -1,8 +1,11 @@
 """Studies: pieces that are kept, run on any core, and come to tables, rows, verdicts and a picture."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, replace
 
 import pytest
@@ -73,6 +76,27 @@ def test_whittle_on_the_command_line(tmp_path):
     assert {path.name for path in folder.iterdir()} == {
         "pieces.jsonl", "rows.csv", "verdicts.json", "whittle_blocking.png"}  # fmt: skip
     assert lased_loadgen("reproduce", "whittle_blocking", "--backend", "live").returncode == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_a_signal_keeps_the_pieces_that_are_finished_and_waits_for_no_other(number, tmp_path):
+    arguments = ["reproduce", "stability", "--size", "full", "--out", str(tmp_path), "--jobs", "2"]
+    pieces = tmp_path / "stability-full" / "pieces.jsonl"
+    with subprocess.Popen(
+        [sys.executable, "-m", "loadgen", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        for _ in range(600):
+            if pieces.is_file() and pieces.stat().st_size:
+                break
+            time.sleep(0.1)
+        os.killpg(process.pid, number)
+        out, errors = process.communicate(timeout=30)
+    assert process.returncode == 1, errors
+    assert errors.startswith("error: broken off; finished pieces are in ")
+    assert len(errors.splitlines()) <= 2
+    assert out == ""
+    assert pieces.read_text().endswith("\n")
 
 
 @pytest.mark.slow
