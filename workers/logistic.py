@@ -53,8 +53,8 @@ class Logistic:
     """
 
     def __init__(self, d: int, kappa: float = 1.0, kept: int = KEPT) -> None:
-        if d < 1 or not 1e-6 <= kappa <= 1e6:
-            raise ValueError(f"a model needs components and a kappa from 1e-6 to 1e6, not {d} and {kappa:g}")
+        if d < 1 or not 1e-3 <= kappa <= 1e6:
+            raise ValueError(f"a model needs components and a kappa from 0.001 to 1e6, not {d} and {kappa:g}")
         self.kappa = kappa
         self.observations = 0
         self._theta = np.zeros(d)

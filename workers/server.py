@@ -9,6 +9,7 @@ A job whose client leaves while it waits is dropped; one in service holds its se
 from __future__ import annotations
 
 import asyncio
+import heapq
 import json
 from collections import deque
 from dataclasses import dataclass, field
@@ -58,7 +59,7 @@ class LivePool:
         self._tick = tick
         self._began_at: float | None = None
         self._idled_until = float("-inf")  # it was better to wait until then
-        self._busy = 0
+        self._running: list[tuple[float, int, Work, float]] = []  # end, number, job and seconds of those in service
         self.served = 0
         self.busy_time = 0.0
         self.rate = 0.0  # jobs a second, over about the last RATE_JOBS
@@ -72,9 +73,11 @@ class LivePool:
 
     async def serve(self, x: Context = ()) -> float:
         """Wait for one's turn and be served; returns the service time drawn. x: the context. Raises QueueFullError."""
-        if self._capacity and self.backlog >= self._capacity:
-            raise QueueFullError
         loop = asyncio.get_running_loop()
+        if self._capacity and self.backlog >= self._capacity:
+            self._end_due(loop)  # a late timer takes nobody's place
+            if self.backlog >= self._capacity:
+                raise QueueFullError
         now = loop.time()
         work = Work(x, self._round(now), now, loop.create_future())
         self._arriving.append(work)
@@ -95,6 +98,10 @@ class LivePool:
         if self._began_at is None:
             self._began_at = now
         return (now - self._began_at) / self._tick
+
+    @property
+    def _busy(self) -> int:
+        return len(self._running)
 
     @property
     def backlog(self) -> int:
@@ -137,8 +144,15 @@ class LivePool:
         self.begun += 1
         self.waited += at - work.arrived_at
         self.longest_wait = max(self.longest_wait, at - work.arrived_at)
-        self._busy += 1
-        loop.call_at(self._station.admit(at, service), self._finish, work, service, loop)
+        end = self._station.admit(at, service)
+        heapq.heappush(self._running, (end, self.begun, work, service))
+        loop.call_at(end, self._end_due, loop)
+
+    def _end_due(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End what is over by now, by the books."""
+        while self._running and self._running[0][0] <= loop.time() + SLACK:
+            _, _, work, service = heapq.heappop(self._running)
+            self._finish(work, service, loop)
 
     def _count_rate(self, now: float) -> None:
         """A job is done now: the mean time between ends, older ones fading."""
@@ -151,7 +165,6 @@ class LivePool:
         self._ended_at = now
 
     def _finish(self, work: Work, service: float, loop: asyncio.AbstractEventLoop) -> None:
-        self._busy -= 1
         self.served += 1
         self.busy_time += service
         self._count_rate(loop.time())

@@ -241,7 +241,7 @@ class Exchange:
                 outcome = Outcome.OK  # 429 is an answer, and no failure
             else:
                 outcome = Outcome.TIMED_OUT if error.status == 504 else Outcome.FAILED
-                if not self._is_expected:
+                if not self._is_expected(error):
                     forwarder.events.upstream_failed(pool, error)
         finally:
             if (
@@ -258,13 +258,14 @@ class Exchange:
             if connection is not None:
                 connection.release()
             if not isinstance(fault, UpstreamStale):  # the end of an old connection says nothing of the pool now
-                forwarder.health.settled(done, self._is_expected)
+                forwarder.health.settled(done, self._is_expected(fault))
         return fault
 
-    @property
-    def _is_expected(self) -> bool:
-        """The pool has turned the request away, and that is what the policy is to learn: no sign of illness."""
-        return self._turned_away and self._forwarder.router.learns_rejections
+    def _is_expected(self, fault: RequestError | None) -> bool:
+        """The pool has turned the request away as it should, and that is what the policy is to learn: no sign of
+        illness."""
+        whole = fault is None or isinstance(fault, UpstreamRefused)
+        return whole and self._turned_away and self._forwarder.router.learns_rejections
 
     def _accepted(self, fault: RequestError | None) -> bool | None:
         """Whether the pool took the request; None if nobody knows."""

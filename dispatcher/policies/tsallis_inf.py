@@ -24,7 +24,6 @@ from dispatcher.errors import ConfigError
 from dispatcher.policies.feedback import DrawingPolicy, at_least
 
 Baseline = NDArray[np.bool_]  # where B_k is 1/2
-PLAIN: Baseline = np.zeros(0, np.bool_)
 SCALES = {"rv": 4.0, "iw": 2.0}
 CLOSE = 1e-12  # to a sum of 1
 REBASED_EVERY = 4096  # sends
@@ -45,7 +44,8 @@ class TsallisInf(DrawingPolicy):
         self.losses: Floats = np.zeros(0)
         self.eta = SCALES[estimator]
         self._p: Floats = np.zeros(0)
-        self._baseline: Baseline = PLAIN
+        self._baseline: Baseline = self._p >= 1.0
+        self._membership = 0  # how often a pool has joined or left
         self._x = -math.inf
         self.weights: WeightArray = WeightArray(self._p)
 
@@ -65,16 +65,17 @@ class TsallisInf(DrawingPolicy):
             shown[[self.slots[pool] for pool in self.resting]] = 0.0
         self.weights = WeightArray(shown)
 
-    def note(self, slot: int, whole: bool, now: float) -> Baseline:
-        return self._baseline if whole and self.estimator == "rv" else PLAIN
+    def note(self, slot: int, whole: bool, now: float) -> tuple[int, Baseline | None]:
+        return self._membership, self._baseline if whole and self.estimator == "rv" else None
 
     def observe(self, slot: int, chance: float, note: object, loss: float) -> None:
-        assert isinstance(note, np.ndarray)
-        if len(note) != len(self.losses):  # plain, or other pools are there now: what could not be drawn bears no loss
+        assert isinstance(note, tuple)
+        membership, baseline = note
+        if baseline is None or membership != self._membership:  # what could not be drawn, or is another, bears no loss
             self.losses[slot] += loss / chance
             return
-        self.losses += 0.5 * note
-        self.losses[slot] += (loss - 0.5 * note[slot]) / chance
+        self.losses += 0.5 * baseline
+        self.losses[slot] += (loss - 0.5 * baseline[slot]) / chance
 
     def weigh(self, slots: Sequence[int]) -> list[float]:
         return [float(self._p[slot]) for slot in slots]
@@ -82,11 +83,13 @@ class TsallisInf(DrawingPolicy):
     def joined(self, slot: int) -> None:
         """It starts with the mean weight."""
         fair = self._x + 2 * math.sqrt(slot) / self.eta if slot and math.isfinite(self._x) else 0.0
+        self._membership += 1
         self.losses = np.append(self.losses, fair)
         self._p, self._x = solve(self.losses, self.eta, self._x)
         self._mask()
 
     def left(self, slot: int) -> None:
+        self._membership += 1
         self.losses = np.delete(self.losses, slot)
         self._p = np.delete(self._p, slot)
         self._mask()

@@ -99,6 +99,8 @@ def run(study: Study, size: str, seed: int, folder: Path, jobs: int, told: Told)
     processes = min(jobs or os.cpu_count() or 1, max(1, len(missing)))
     workers = ProcessPoolExecutor(processes, initializer=leave_signals_to_the_parent)
     with stopping(workers) as pool, path.open("a") as file:
+        if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
+            file.write("\n")  # behind a line that was cut off as it was written
         waiting: dict[Future[Result], Piece] = {pool.submit(piece.work, **piece.given): piece for piece in missing}
         while waiting:
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:

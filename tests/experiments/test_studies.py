@@ -51,8 +51,10 @@ def test_pieces_are_kept_in_their_order_and_not_run_again(tmp_path):
     with (tmp_path / "pieces.jsonl").open("a") as file:
         file.write('{"mark": "cut o')
     told.clear()
-    assert studies.run(Squares(), "quick", 1, tmp_path, 1, lambda *words: told.append(words)) == found
-    assert told == [(3, 3, "")]
+    more = Squares(names=("1", "2", "3", "4"))
+    assert studies.run(more, "quick", 1, tmp_path, 1, lambda *words: None) == found | {"4": {"square": 16}}
+    assert studies.run(more, "quick", 1, tmp_path, 1, lambda *words: told.append(words))["4"] == {"square": 16}
+    assert told == [(4, 4, "")]
     studies.write(Squares(), found, Squares().verdicts(found, "quick"), tmp_path)
     assert (tmp_path / "rows.csv").read_text() == "n,square\n1,1\n2,4\n3,9\n"
     assert json.loads((tmp_path / "verdicts.json").read_text()) == [

@@ -133,3 +133,20 @@ async def test_between_rejections_failures_are_not_in_a_row():
             await f.ask(get())
         assert f.metric("lased_pool_rejections_total", pool="p0") > 4
         assert f.metric("lased_pool_up", pool="p0") == 1
+
+
+async def test_a_503_that_breaks_off_is_an_error_whoever_learns_from_it():
+    async def torn(wire):
+        await wire.message()
+        await wire.send(b"HTTP/1.1 503 No\r\nContent-Length: 100\r\n\r\nbye")
+        wire.kill()
+
+    async with front(torn, torn, policy="exp3_ix", health={"passive_failures": 3}, retry={"on": []}) as f:
+        for _ in range(12):
+            client = await f.client()
+            await client.send(get())
+            await client.rest()
+        errors = [f.metric("lased_upstream_errors_total", pool=pool, reason="protocol") for pool in ("p0", "p1")]
+        assert sum(errors) == 12
+        assert 0 in [f.metric("lased_pool_up", pool=pool) for pool in ("p0", "p1")]
+        await f.settled()

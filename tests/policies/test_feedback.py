@@ -280,6 +280,22 @@ def test_pools_that_weigh_nothing_beside_the_best_can_still_be_told_apart(make, 
     assert not table.recording.faults
 
 
+def test_what_comes_back_late_is_not_charged_to_pools_that_took_its_place():
+    """One leaves and comes back, so it stands elsewhere; as many are there as before."""
+    policy = TsallisInf(rng=Random(1))
+    table = Table(policy, pools(2))
+    for _ in range(200):
+        turned_away(table, "1")
+        table.finish(table.arrive(frozenset({"1"})))
+    while (late := table.arrive()).pool.id != "1":
+        table.finish(late)
+    table.remove("0")
+    table.add(PoolSpec("0"))
+    before = dict(zip(policy.names, policy.losses.tolist(), strict=True))
+    table.finish(late)
+    assert dict(zip(policy.names, policy.losses.tolist(), strict=True)) == before
+
+
 def test_newton_finds_the_root_from_any_guess():
     dice = np.random.default_rng(1)
     for m in (1, 2, 5, 30, 200):
