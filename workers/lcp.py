@@ -3,9 +3,9 @@
 Far from the end it is `esept` without aging. In the last `window` rounds what was learned is frozen, jobs are put into
 at most `kmax` classes by their expected service, and the table of `planner` says which class to begin, or to idle: a
 long job is not begun that would only hold up others until the end (in the very last round it is: it might just be
-done). `learn`: part of the time, from the start, in which
-the oldest is served first, so that what is observed is a fair sample; the theory wants it, practice does not. The phase
-of clearing is `esept`, too, so it has no code. One server only: the table knows of one job in service.
+done). `learn`: part of the time, from the start, in which the oldest is served first, so that what is observed is a
+fair sample; the theory wants it, practice does not. The phase of clearing is `esept`, too, so it has no code. One
+server only: the table knows of one job in service.
 
 Source: *Nonpreemptive Scheduling While Learning Context-Dependent Service Rates*; lengths of phases and classes are
 ours.

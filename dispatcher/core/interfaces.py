@@ -139,11 +139,18 @@ class Scoring(Protocol):
 
 
 @runtime_checkable
+class RejectionLearner(Protocol):
+    """A policy that learns from what pools turn away (`Completion.accepted`): such an answer is then no failure."""
+
+    learns_rejections: bool
+
+
+@runtime_checkable
 class Drawing(Protocol):
     """A policy that draws pools by chances that it has learned."""
 
     def probabilities(self) -> Mapping[str, float]:
-        """Of each open pool, now."""
+        """Of each open pool, as of the last decision."""
         ...
 
 

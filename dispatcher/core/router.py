@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from dispatcher.core.fleet import Fleet, Pool, View
-from dispatcher.core.interfaces import Policy, Recorder
+from dispatcher.core.interfaces import Policy, Recorder, RejectionLearner
 from dispatcher.core.ramp import Ramp
 from dispatcher.core.service import ServiceClock
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, PoolSpec, Report, Ticket
@@ -41,7 +41,7 @@ class Router:
     @property
     def learns_rejections(self) -> bool:
         """The policy wants to hear of pools that take no more, so nobody is to keep these from it."""
-        return getattr(self.policy, "learns_rejections", False)
+        return isinstance(self.policy, RejectionLearner)
 
     def route(self, job: Job, now: float, exclude: frozenset[str] = NOTHING, sent: bool = True) -> Ticket:
         """Choose a pool and join it.

@@ -12,16 +12,7 @@ import contextlib
 
 from dispatcher.core.router import NOTHING
 from dispatcher.core.types import Job, Outcome, Report, Ticket
-from dispatcher.errors import (
-    BadRequest,
-    OutOfResources,
-    PoolsFull,
-    RequestError,
-    UpstreamRefused,
-    UpstreamStale,
-    UpstreamTimeout,
-    UpstreamUnreachable,
-)
+from dispatcher.errors import BadRequest, OutOfResources, PoolsFull, RequestError, UpstreamRefused, UpstreamStale
 from dispatcher.net import orca
 from dispatcher.net.answers import Response, forward_response, last_chunk, own_answer, retry_after, service_time
 from dispatcher.net.backend import SWITCHING, PoolConnection
@@ -31,7 +22,7 @@ from dispatcher.net.framing import Body
 from dispatcher.net.heads import Request, forward_request
 from dispatcher.net.peer import Peer
 from dispatcher.net.queue import Place
-from dispatcher.net.retries import cause
+from dispatcher.net.retries import accepted, cause
 
 CLIENT_LEFT = 499
 SHOWN: frozenset[bytes] = frozenset()
@@ -252,7 +243,14 @@ class Exchange:
             ended_at = self._answered_at or forwarder.clock()
             teaches = 200 <= self._status < 400  # not the length of a tunnel, nor how fast something went wrong
             done = forwarder.router.settle(
-                ticket, ended_at, outcome, self.reported, teaches, self._report, self._accepted(fault), self._rest
+                ticket,
+                ended_at,
+                outcome,
+                self.reported,
+                teaches,
+                self._report,
+                accepted(fault, self.begun, self._turned_away),
+                self._rest,
             )
             self._client.attach_upload(None)  # after the count: nothing that follows may keep it from coming down
             if connection is not None:
@@ -266,14 +264,6 @@ class Exchange:
         illness."""
         whole = fault is None or isinstance(fault, UpstreamRefused)
         return whole and self._turned_away and self._forwarder.router.learns_rejections
-
-    def _accepted(self, fault: RequestError | None) -> bool | None:
-        """Whether the pool took the request; None if nobody knows."""
-        if self._turned_away or isinstance(fault, UpstreamUnreachable):
-            return False
-        if self.begun or isinstance(fault, UpstreamRefused):
-            return True
-        return False if isinstance(fault, UpstreamTimeout) else None
 
     @property
     def peer(self) -> Peer:

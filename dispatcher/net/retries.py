@@ -1,4 +1,5 @@
-"""Which requests are tried again, and how often all of them may be. PURE."""
+"""What the end of a try says: whether the pool took the request, whether it is tried again, and how often all of them
+may be. PURE."""
 
 from __future__ import annotations
 
@@ -22,6 +23,16 @@ def cause(fault: RequestError) -> str:
     if isinstance(fault, UpstreamStale | UpstreamClosed | UpstreamRefused | UpstreamTimeout):
         return fault.reason
     return ""
+
+
+def accepted(fault: RequestError | None, begun: bool, turned_away: bool) -> bool | None:
+    """Whether the pool took the request; None if nobody knows. begun: its answer has gone to the client. turned_away:
+    that was, or would have been, 429 or 503."""
+    if turned_away or isinstance(fault, UpstreamUnreachable):
+        return False
+    if begun or isinstance(fault, UpstreamRefused):
+        return True
+    return False if isinstance(fault, UpstreamTimeout) else None
 
 
 class Budget:

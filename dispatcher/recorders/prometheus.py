@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from dispatcher.core.episodes import Episode
 from dispatcher.core.fleet import Fleet
-from dispatcher.core.interfaces import Drawing, FleetView, Learner, Policy
+from dispatcher.core.interfaces import Drawing, FleetView, Learner, Policy, RejectionLearner
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase, PoolSpec
 from dispatcher.errors import RequestError
@@ -42,7 +42,7 @@ class PrometheusRecorder:
         self._notify = notify
         self._learner = policy if isinstance(policy, Learner) else None
         self._episode: Episode | None = self._learner.episode if self._learner else None
-        self._hears_rejections: bool = getattr(policy, "learns_rejections", False)
+        self._hears_rejections = isinstance(policy, RejectionLearner)
         new: dict[str, Any] = {"registry": registry}
         self._requests = Counter("lased_requests_total", "Requests routed and over, by class of status.",
                                  ["pool", "code"], **new)  # fmt: skip
@@ -115,7 +115,7 @@ class PrometheusRecorder:
     def switched(self, policy: Policy, now: float) -> None:
         self._learner = policy if isinstance(policy, Learner) else None
         self._episode = self._learner.episode if self._learner else None
-        self._hears_rejections = getattr(policy, "learns_rejections", False)
+        self._hears_rejections = isinstance(policy, RejectionLearner)
         for pool in self._answered if self._hears_rejections else ():
             self._turned_away.labels(pool)
 

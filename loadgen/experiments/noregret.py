@@ -1,5 +1,5 @@
-"""hamacher, stability, multiqueue, drift: policies that learn from accept and reject alone, before pools that hold one
-request. Acceptance against Hamacher's sum, loads against the boundary of stability, rates that change.
+"""hamacher and stability: policies that learn from accept and reject alone, before pools that hold one request.
+Acceptance against Hamacher's sum, loads against the boundary; and what these have in common with `multiqueue`, `drift`.
 
 Sources: as `loadgen.sim.buffers`.
 """
@@ -63,7 +63,7 @@ class BufferStudy:
     slots: dict[str, int]
 
     def cases(self, slots: int) -> Iterator[Case]:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must say what is run")
 
     def pieces(self, size: str, seed: int) -> list[Piece]:
         found = []

@@ -12,7 +12,7 @@ import pytest
 from rich.table import Table
 
 from dispatcher.errors import ConfigError
-from loadgen.experiments import acceptance, noregret, noregret_more, partial, studies
+from loadgen.experiments import acceptance, drift, multiqueue, noregret, partial, studies
 from loadgen.experiments.studies import Piece, verdict
 
 
@@ -112,7 +112,7 @@ def test_buffers_on_the_command_line(name, tmp_path):
 
 def test_a_study_of_buffers_in_small(tmp_path):
     """Tables, rows, verdicts and picture of each, from runs of a few slots."""
-    for study in (noregret.HAMACHER, noregret.STABILITY, noregret_more.MULTIQUEUE, noregret_more.DRIFTING):
+    for study in (noregret.HAMACHER, noregret.STABILITY, multiqueue.MULTIQUEUE, drift.DRIFTING):
         small = replace(study, seeds={"quick": 2}, slots={"quick": 240, "full": 240})
         results = studies.run(small, "quick", 1, tmp_path, 1, lambda *words: None)
         assert small.tables(results)[0].row_count > 2
