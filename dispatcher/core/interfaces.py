@@ -5,7 +5,7 @@ A policy has three verbs and never sees a socket, a clock, or a closed pool.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, Protocol, runtime_checkable
 
@@ -88,7 +88,7 @@ class Learner(Policy, Protocol):
 
 Sums = tuple[float, float, float]  # services, seconds, observations
 NOTHING_SEEN: Sums = (0.0, 0.0, 0.0)
-Remembered = dict[str, dict[str, float]]  # by pool: weight, total (seconds), observations
+Remembered = dict[str, dict[str, Any]]  # by pool: numbers, or lists of numbers, by name
 
 
 @runtime_checkable
@@ -152,6 +152,20 @@ class Drawing(Protocol):
     def probabilities(self) -> Mapping[str, float]:
         """Of each open pool, as of the last decision."""
         ...
+
+
+@runtime_checkable
+class JoinObserver(Protocol):
+    """A policy that follows the counts of the pools: it is called for every request that joins a pool."""
+
+    def joined(self, pool: PoolView, now: float) -> None:
+        """A request joins this pool, whatever policy chose it. The pool's count does not include it yet."""
+        ...
+
+
+def join_observer(policy: Policy) -> Callable[[PoolView, float], None] | None:
+    """The policy's `joined`, if it has one."""
+    return policy.joined if isinstance(policy, JoinObserver) else None
 
 
 class PolicyFactory(Protocol):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from dispatcher.core.fleet import Fleet, Pool, View
-from dispatcher.core.interfaces import Policy, Recorder, RejectionLearner
+from dispatcher.core.interfaces import Policy, Recorder, RejectionLearner, join_observer
 from dispatcher.core.ramp import Ramp
 from dispatcher.core.service import ServiceClock
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, PoolSpec, Report, Ticket
@@ -32,6 +32,7 @@ class Router:
     def __init__(self, policy: Policy, recorders: Iterable[Recorder] = (), infer: bool = False) -> None:
         self.fleet = Fleet()
         self.policy = policy
+        self._joined = join_observer(policy)
         self._recorders = tuple(recorders)
         self._clocks: dict[str, ServiceClock] | None = {} if infer else None
 
@@ -69,6 +70,11 @@ class Router:
                 recorder.chosen(job, decision, fleet, now)
             except Exception as error:  # noqa: BLE001 - recorders ask the policy what it believes
                 self._fault("chosen", error, now)
+        if self._joined is not None:
+            try:
+                self._joined(pool, now)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._fault("joined", error, now)
         ticket = Ticket(job, decision, now, pool, self.policy)
         self.fleet.open_one(pool)
         if sent:
@@ -82,6 +88,7 @@ class Router:
 
     def blur(self, ticket: Ticket, now: float) -> None:
         """When this request ends will not show when the pool was done with it, as when its client reads too slowly."""
+        ticket.blurred = True
         if self._clocks is not None:
             self._clock(ticket.pool).forget(ticket, now)
 
@@ -116,7 +123,10 @@ class Router:
             service_time = inferred if service_time is None else service_time
         if ticket.by is not self.policy:  # what its own policy noted on it would mislead another
             ticket.decision = replace(ticket.decision, memo=None)
-        done = Completion(ticket, now, service_time if teaches else None, outcome, report, accepted, retry_after)
+        shown = service_time if teaches else None
+        done = Completion(
+            ticket, now, shown, outcome, report, accepted, retry_after, teaches=teaches and not ticket.blurred
+        )
         try:
             self.policy.learn(done, self.fleet)
         except Exception as error:  # noqa: BLE001 - a stranger's code: the count is right already
@@ -153,6 +163,7 @@ class Router:
         for pool in self.fleet.pools:
             policy.adapt(Added(specs.get(pool.id, pool.spec)), self.fleet)
         self.policy = policy
+        self._joined = join_observer(policy)
         for recorder in self._recorders:
             recorder.switched(policy, now)
 

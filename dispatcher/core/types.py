@@ -106,10 +106,11 @@ class Decision:
 class Ticket:
     """One request's claim on a pool: opened by `Router.route`, closed once by `Router.settle`.
 
-    by: the policy that decided. found: how many requests were at the pool before it.
+    by: the policy that decided. found: how many requests were at the pool before it. blurred: its end does not show
+    when the pool was done with it.
     """
 
-    __slots__ = ("by", "decision", "found", "is_open", "job", "pool", "routed_at")
+    __slots__ = ("blurred", "by", "decision", "found", "is_open", "job", "pool", "routed_at")
 
     def __init__(self, job: Job, decision: Decision, routed_at: float, pool: Pool, by: object = None) -> None:
         self.job = job
@@ -119,6 +120,7 @@ class Ticket:
         self.by = by
         self.found = pool.in_flight
         self.is_open = True
+        self.blurred = False
 
     def __repr__(self) -> str:
         return f"<Ticket {self.job.number} on {self.pool.id} {'open' if self.is_open else 'settled'}>"
@@ -146,6 +148,7 @@ class Completion:
 
     service_time: seconds of work, None where it is not known or must not teach. accepted: whether the pool took the
     request; None if that is not known. retry_after: seconds for which one that did not asked to be left alone.
+    teaches: the time in flight is the pool's own work on a request that it served.
     """
 
     ticket: Ticket
@@ -155,3 +158,4 @@ class Completion:
     report: Report | None = None
     accepted: bool | None = None
     retry_after: float = 0.0
+    teaches: bool = True

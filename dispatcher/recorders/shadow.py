@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dispatcher.core.fleet import Fleet
-from dispatcher.core.interfaces import FleetView, Policy, Recorder
+from dispatcher.core.interfaces import FleetView, Policy, Recorder, join_observer
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Ticket
 
@@ -25,6 +25,7 @@ class Shadow(Recorder):
         self.policy = policy
         self.fleet = fleet
         self.meter = RegretMeter(policy)
+        self._joined = join_observer(policy)
         self.decisions: Counter[str] = Counter()
         self.disagreements = 0
         self.faults = 0
@@ -36,6 +37,8 @@ class Shadow(Recorder):
         try:
             own = self.policy.choose(job, fleet, now)
             fleet[own.pool]  # an open one
+            if self._joined is not None:
+                self._joined(fleet[decision.pool], now)
         except Exception:  # noqa: BLE001 - a stranger's code, and only on trial
             self.faults += 1
             return
@@ -47,6 +50,7 @@ class Shadow(Recorder):
         ticket = done.ticket
         if ticket.decision.memo is not None:  # the note of another policy
             bare = Ticket(ticket.job, replace(ticket.decision, memo=None), ticket.routed_at, ticket.pool)
+            bare.found, bare.blurred = ticket.found, ticket.blurred
             done = replace(done, ticket=bare)
         try:
             self.policy.learn(done, fleet)

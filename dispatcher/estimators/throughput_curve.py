@@ -1,0 +1,285 @@
+"""Estimates how fast a pool is and up to how many requests in flight it keeps up.
+
+The model has two numbers. A request takes `service_seconds` (s) while at most `capacity` (c) requests are in flight.
+With n > c requests in flight the pool completes c/s requests per second, so a request takes s n/c seconds. A pool of
+c servers, a pool that shares c processors and a pool without any limit (c large) are all of this form; c need not be an
+integer.
+
+Two likelihoods are added. Departures with n in flight are Poisson with rate min(n, c)/s. The response time of a request
+that found q in flight has mean s x_q and a variance proportional to v_q, with x_q = max(1, (q + 1)/c) and
+v_q = 1 + (q + 1 − c)⁺/c². The first is right for shared pools, the second for FCFS pools of any service law.
+
+Symbols: T_n -> `seconds_with[n]`, K_n -> `departures_from[n]`, G_q, Y_q, Z_q -> `found`, `response_sum`, `response_squares`,
+N -> `observations`, s0 -> `usual_seconds`, κ -> `PRIOR_WEIGHT`. Source: the rule is our own (docs/curve.md).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatcher.estimators.mean import Z95, gamma_quantile
+
+Floats = NDArray[np.float64]
+
+GRID = 2.0 ** (np.arange(21) / 2)  # the values that c may take, 1 to 1024
+PRIOR_WEIGHT = 2.0  # κ: the number of responses that the usual service time is worth
+LIKELIHOOD_BAND = 1.0  # log likelihood that the largest c may lack to the likeliest one
+COUNTS_AHEAD = 2  # beyond the largest count seen the pool is assumed to keep up for so many requests more
+REFIT_SHARE = 1 / 32  # a new fit is due after this share of the observations
+LEAST_VARIANCE = 1e-6  # of the second moment; it keeps the likelihood of constant response times finite
+MOST_COUNTS = 4096  # larger counts share the last place, which bounds memory and time
+SUMS = ("seconds_with", "departures_from", "found", "response_sum", "response_squares")
+HALF_CHI_SQUARE_95 = 1.92  # 95 % point of χ² with one degree of freedom, halved
+
+
+class _Tables(NamedTuple):
+    """Functions of capacity (rows, as in `GRID`) and count (columns). busy: min(n, c). slowdown: x_q. variance: v_q."""
+
+    busy: Floats
+    log_busy: Floats
+    log_variance: Floats
+    inverse_variance: Floats
+    slowdown_over_variance: Floats
+    slowdown_squared_over_variance: Floats
+
+
+@functools.cache
+def _tables(counts: int) -> _Tables:
+    """The tables for counts 0 to `counts` − 1."""
+    n, c = np.arange(counts, dtype=float), GRID[:, None]
+    busy = np.minimum(n, c)
+    slowdown = np.maximum(1.0, (n + 1) / c)
+    variance = 1 + np.maximum(0.0, n + 1 - c) / c**2
+    return _Tables(
+        busy,
+        np.log(np.maximum(busy, 1.0)),
+        np.log(variance),
+        1 / variance,
+        slowdown / variance,
+        slowdown**2 / variance,
+    )
+
+
+class Profile(NamedTuple):
+    """The fit for each allowed capacity: arrays of one shape.
+
+    log_likelihood: up to a constant. variation: squared coefficient of variation of the service times.
+    """
+
+    capacity: Floats
+    service_seconds: Floats
+    log_likelihood: Floats
+    variation: Floats
+
+
+class Interval(NamedTuple):
+    """An estimate with its 95 % bounds."""
+
+    value: float
+    low: float
+    high: float
+
+
+class CapacityEstimate:
+    """What is known of one pool, with 95 % intervals.
+
+    service_seconds: s. capacity: c. throughput: c/s, requests per second. The bounds hold over all capacities whose log
+    likelihood is within 1.92 of the best, and for s by the quantiles of a gamma law. rate, interval: 1/s and its bounds,
+    as every learner has them.
+    """
+
+    __slots__ = ("capacity", "observations", "service_seconds", "throughput")
+
+    def __init__(self, observations: float, service_seconds: Interval, capacity: Interval, throughput: Interval) -> None:
+        self.observations = observations
+        self.service_seconds = service_seconds
+        self.capacity = capacity
+        self.throughput = throughput
+
+    @property
+    def rate(self) -> float:
+        return 1 / self.service_seconds.value
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        low, high = self.service_seconds.low, self.service_seconds.high
+        return 1 / high, 1 / low if low > 0 else math.inf
+
+
+class ThroughputCurve:
+    """The sums and the fitted curve of one pool. Sums may be weighted; `weight` is the weight of an event of now.
+
+    usual_seconds: the service time of a pool of which nothing is known. servers: a capacity that is allowed from the
+    start, for a pool whose servers are known.
+
+    >>> curve = ThroughputCurve(usual_seconds=1.0)
+    >>> for _ in range(20):
+    ...     curve.spend(1, 0.1, weight=1.0)
+    ...     curve.complete(in_flight=1, found=0, response_seconds=0.1, weight=1.0)
+    >>> curve.fit(weight=1.0, usual_seconds=0.1)
+    >>> round(curve.service_seconds, 6)
+    0.1
+    """
+
+    __slots__ = (
+        "capacity",
+        "departed",
+        "departures_from",
+        "found",
+        "largest",
+        "response_squares",
+        "response_sum",
+        "seconds_with",
+        "servers",
+        "service_seconds",
+        "unfitted",
+    )
+
+    def __init__(self, usual_seconds: float, servers: int = 1) -> None:
+        self.servers = servers
+        self.clear(usual_seconds)
+
+    def __repr__(self) -> str:
+        return f"<ThroughputCurve {self.service_seconds:.4g} s up to {self.capacity:.4g} in flight>"
+
+    def clear(self, usual_seconds: float) -> None:
+        """Forget everything."""
+        self.seconds_with = [0.0, 0.0]
+        self.departures_from = [0.0, 0.0]
+        self.found = [0.0, 0.0]
+        self.response_sum = [0.0, 0.0]
+        self.response_squares = [0.0, 0.0]
+        self.departed = 0.0  # the sum of departures_from
+        self.largest = 0
+        self.unfitted = 0
+        self.service_seconds = usual_seconds
+        self.capacity = float(self.servers)
+
+    def observations(self, weight: float) -> float:
+        """N: the responses that are remembered, older ones counting less."""
+        return self.departed / weight
+
+    def join(self, in_flight: int) -> bool:
+        """A request has joined, and makes `in_flight`. Returns whether there were never so many before."""
+        self.unfitted += 1
+        if in_flight <= self.largest:
+            return False
+        self._reach(in_flight)
+        return True
+
+    def _reach(self, in_flight: int) -> None:
+        """Make room for the sums of this count."""
+        self.largest = in_flight
+        missing = min(in_flight + 1, MOST_COUNTS) - len(self.found)
+        if missing > 0:
+            for sums in self._sums():
+                sums.extend([0.0] * missing)
+
+    def spend(self, in_flight: int, seconds: float, weight: float) -> None:
+        """The pool had so many requests in flight for so many seconds."""
+        if in_flight > self.largest:
+            self._reach(in_flight)
+        self.seconds_with[min(in_flight, MOST_COUNTS - 1)] += weight * seconds
+
+    def complete(self, in_flight: int, found: int, response_seconds: float, weight: float) -> None:
+        """A request has ended. in_flight: with it. found: the requests in flight when it joined."""
+        most = max(in_flight, found + 1)
+        if most > self.largest:
+            self._reach(most)
+        in_flight, found = min(in_flight, MOST_COUNTS - 1), min(found, MOST_COUNTS - 1)
+        self.departures_from[in_flight] += weight
+        self.departed += weight
+        self.found[found] += weight
+        self.response_sum[found] += weight * response_seconds
+        self.response_squares[found] += weight * response_seconds * response_seconds
+        self.unfitted += 1
+
+    def scale(self, factor: float) -> None:
+        """Multiply all sums, for weights that have grown large."""
+        for sums in self._sums():
+            sums[:] = [factor * value for value in sums]
+        self.departed *= factor
+
+    def _sums(self) -> tuple[list[float], ...]:
+        """In the order of `SUMS`."""
+        return self.seconds_with, self.departures_from, self.found, self.response_sum, self.response_squares
+
+    @property
+    def work(self) -> float:
+        """Seconds of work: each second counts for every request that is worked on."""
+        return sum(seconds * min(n, self.capacity) for n, seconds in enumerate(self.seconds_with))
+
+    def dump(self, weight: float) -> dict[str, list[float]]:
+        """The sums in units of an event of now, for `load`; and the capacity, as a list of one."""
+        sums = {name: [value / weight for value in getattr(self, name)] for name in SUMS}
+        return {"capacity": [self.capacity], **sums}
+
+    def load(self, dumped: Mapping[str, Sequence[float]], weight: float) -> None:
+        """Take over what `dump` gave. Raises ValueError if it cannot be such sums."""
+        lists = [[weight * value for value in dumped[name]] for name in SUMS]
+        if len({len(values) for values in lists}) != 1 or not 2 <= len(lists[0]) <= MOST_COUNTS:
+            raise ValueError("its sums are of different lengths")
+        for name, values in zip(SUMS, lists, strict=True):
+            setattr(self, name, values)
+        self.departed = sum(self.departures_from)
+        self.largest = len(self.found) - 1
+        self.capacity = dumped["capacity"][0]
+
+    def is_fit_due(self, weight: float) -> bool:
+        """Whether enough has been added since the last fit."""
+        return self.unfitted * weight >= REFIT_SHARE * self.departed
+
+    def fit(self, weight: float, usual_seconds: float) -> None:
+        """Set `service_seconds` and `capacity`: the largest capacity that is nearly as likely as the likeliest one."""
+        self.unfitted = 0
+        profile = self.profile(weight, usual_seconds)
+        likely = profile.log_likelihood >= profile.log_likelihood.max() - LIKELIHOOD_BAND
+        chosen = int(np.flatnonzero(likely)[-1])
+        self.capacity = float(profile.capacity[chosen])
+        self.service_seconds = float(profile.service_seconds[chosen])
+
+    def profile(self, weight: float, usual_seconds: float) -> Profile:
+        """The service time and the log likelihood for each capacity that the counts seen allow."""
+        n, size = self.departed / weight, len(self.found)
+        most = max(min(self.largest + COUNTS_AHEAD, 1 + n), self.servers)
+        rows = min(int(np.searchsorted(GRID, most)) + 1, len(GRID))
+        tables = _tables(1 << (size - 1).bit_length())
+        seconds, departures, found, sums, squares = np.array(self._sums()) / weight
+
+        work = tables.busy[:rows, :size] @ seconds + PRIOR_WEIGHT * usual_seconds
+        by_departures = tables.log_busy[:rows, :size] @ departures - (n + PRIOR_WEIGHT) * np.log(work)
+
+        second = tables.inverse_variance[:rows, :size] @ squares + PRIOR_WEIGHT * usual_seconds**2
+        mixed = tables.slowdown_over_variance[:rows, :size] @ sums + PRIOR_WEIGHT * usual_seconds
+        norm = tables.slowdown_squared_over_variance[:rows, :size] @ found + PRIOR_WEIGHT
+        residual = np.maximum(second - mixed**2 / norm, LEAST_VARIANCE * second)
+        by_responses = -(n + PRIOR_WEIGHT) / 2 * np.log(residual) - tables.log_variance[:rows, :size] @ found / 2
+
+        service_seconds = work / (n + PRIOR_WEIGHT)
+        variation = residual / (n + PRIOR_WEIGHT) / service_seconds**2
+        return Profile(GRID[:rows], service_seconds, by_departures + by_responses, variation)
+
+    def estimate(self, weight: float, usual_seconds: float) -> CapacityEstimate:
+        """The fitted values with 95 % intervals; (0, inf) while less than one response is remembered."""
+        n, s, c = self.departed / weight, self.service_seconds, self.capacity
+        if n < 1:
+            unknown = Interval(s, 0.0, math.inf), Interval(c, 0.0, math.inf), Interval(c / s, 0.0, math.inf)
+            return CapacityEstimate(n, *unknown)
+        capacity, seconds, likelihood, variation = self.profile(weight, usual_seconds)
+        likely = likelihood >= likelihood.max() - HALF_CHI_SQUARE_95
+        capacity, seconds = capacity[likely], seconds[likely]
+        equals = n / max(1.0, float(variation[likely].max()))  # responses of an exponential law that tell as much
+        down, up = gamma_quantile(equals, -Z95) / equals, gamma_quantile(equals, Z95) / equals
+        slowest = math.inf if down == 0 else float(seconds.max()) / down
+        return CapacityEstimate(
+            n,
+            Interval(s, min(s, float(seconds.min()) / up), max(s, slowest)),
+            Interval(c, min(c, float(capacity.min())), max(c, float(capacity.max()))),
+            Interval(c / s, min(c / s, float((capacity / seconds).min()) * down), max(c / s, float((capacity / seconds).max()) * up)),
+        )

@@ -1,0 +1,337 @@
+"""curve: sends each request to the pool where it costs the least total time. It needs no configured number of servers.
+
+The policy learns two numbers for each pool (`estimators.throughput_curve`): s, the seconds that one request takes while
+the pool keeps up, and c, the number of requests in flight up to which it keeps up. With q requests in flight, n = q + 1
+and λ the pool's present arrivals per second, the cost of one more request is
+
+    s (1 + ((n − c)⁺ + ρ/(1 − ρ) (n + 1 − c)⁺)/c),    ρ = min(3/4, λ s/c).
+
+The first term is the request's own work, the second its own wait, the third the wait that it adds to later requests.
+With ρ = 0 this is Shortest Expected Delay. For c = 1 and for c = ∞ it is the exact relative value of one more request.
+
+Trials: an idle pool with fewer than three remembered responses gets the request. An idle pool that has received none of
+the last `memory` requests is forgotten, so it is tried again. All sums fade by half in `memory` requests of the fleet.
+
+A failed or rejected request counts as a response that took ten usual service times longer. A request that its client
+gave up, or whose client read too slowly, counts with its time in flight only.
+
+Symbols: H -> `memory`, s and c -> `service_seconds` and `capacity` of `ThroughputCurve`, λ -> `arrival_rate`, s0 ->
+`usual_seconds`, n0 -> `TRIALS`, ρmax -> `MOST_LOAD`. Source: the rule is our own; docs/curve.md explains it.
+Limits: a throughput curve that bends softly has more than two numbers; a pool that becomes slower is noticed only as
+fast as `memory` allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+import numpy as np
+
+from dispatcher.core.delay import Floats
+from dispatcher.core.interfaces import FleetView, PoolView, Remembered
+from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, Phase
+from dispatcher.errors import ConfigError
+from dispatcher.estimators.throughput_curve import CapacityEstimate, ThroughputCurve
+from dispatcher.policies.base import MANY, REMEMBERED, IndexPolicy
+
+LEAST_MEMORY = 5000  # requests
+MEMORY_PER_POOL = 500  # requests
+RATE_MEMORY_SHARE = 0.1  # the arrival rates of the pools fade in this share of the memory
+TRIALS = 3  # responses below which an idle pool is tried
+MOST_LOAD = 0.75
+FAILURE_SERVICE_TIMES = 10  # usual service times that a failed request counts longer
+FIRST_USUAL_SECONDS = 1.0  # before the first response
+LARGEST_WEIGHT = 2.0**100  # sums are scaled down beyond it
+
+
+def cost(in_flight: int, service_seconds: float, capacity: float, arrival_rate: float) -> float:
+    """The seconds that one more request costs in all: its own response time and the wait that it adds to later ones.
+
+    >>> cost(0, service_seconds=0.1, capacity=1.0, arrival_rate=0.0)
+    0.1
+    >>> cost(3, service_seconds=0.1, capacity=1.0, arrival_rate=5.0)
+    0.8
+    """
+    beyond = in_flight + 2 - capacity
+    if beyond <= 0:
+        return service_seconds
+    load = min(MOST_LOAD, arrival_rate * service_seconds / capacity)
+    own_wait = beyond - 1 if beyond > 1 else 0.0
+    return service_seconds * (1 + (own_wait + load / (1 - load) * beyond) / capacity)
+
+
+def costs(in_flight: Floats, service_seconds: Floats, capacity: Floats, arrival_rate: Floats) -> Floats:
+    """`cost` for many pools at once."""
+    beyond = np.maximum(0.0, in_flight + 2 - capacity)
+    load = np.minimum(MOST_LOAD, arrival_rate * service_seconds / capacity)
+    own_wait = np.maximum(0.0, beyond - 1)
+    found: Floats = service_seconds * (1 + (own_wait + load / (1 - load) * beyond) / capacity)
+    return found
+
+
+class _PoolState:
+    """The curve of one pool and what routing needs beside it.
+
+    sent: requests sent to it, weighted and fading. chosen_at: the number of the last one, None if there was none since
+    the pool joined or was forgotten. updated_at: the time until which `curve` has counted.
+    """
+
+    __slots__ = ("chosen_at", "curve", "sent", "updated_at")
+
+    def __init__(self, curve: ThroughputCurve) -> None:
+        self.curve = curve
+        self.sent = 0.0
+        self.chosen_at: int | None = None
+        self.updated_at: float | None = None
+
+
+class _Table:
+    """The states of many pools as arrays of one length, in the order of `pools`."""
+
+    def __init__(self, pools: Sequence[PoolView], states: Mapping[str, _PoolState]) -> None:
+        self.pools = pools
+        self._index = {pool.id: i for i, pool in enumerate(pools)}
+        self.service_seconds = np.empty(len(pools))
+        self.capacity = np.empty(len(pools))
+        self.sent = np.empty(len(pools))
+        self.departed = np.empty(len(pools))
+        self.chosen_at = np.empty(len(pools))
+        for pool in pools:
+            self.update(pool.id, states[pool.id])
+
+    def update(self, pool: str, state: _PoolState) -> None:
+        """Take over the state of one pool."""
+        i = self._index.get(pool)
+        if i is not None:
+            curve = state.curve
+            self.service_seconds[i] = curve.service_seconds
+            self.capacity[i] = curve.capacity
+            self.sent[i] = state.sent
+            self.departed[i] = curve.departed
+            self.chosen_at[i] = np.inf if state.chosen_at is None else state.chosen_at
+
+    def in_flight(self) -> Floats:
+        return np.fromiter([pool.in_flight for pool in self.pools], dtype=float, count=len(self.pools))
+
+
+class Curve(IndexPolicy):
+    """Learns each pool's speed and capacity; least total cost of a request. Needs no number of servers.
+
+    memory: requests of the fleet in which what was learned fades by half; 0 for 5,000, or 500 per pool if that is more.
+    """
+
+    state_kind = "curves"
+
+    def __init__(self, *, rng: Random, ties: str = "first", memory: int = 0) -> None:
+        super().__init__(rng=rng, ties=ties)
+        if memory and not 10 <= memory <= 10**9:
+            raise ConfigError(f"memory must be 0 (automatic) or from 10 to 1,000,000,000 requests, not {memory}")
+        self._configured_memory = memory
+        self._states: dict[str, _PoolState] = {}
+        self._left: dict[str, _PoolState] = {}
+        self._table: _Table | None = None
+        self._requests = 0
+        self._last_request_at: float | None = None
+        self._weight = self._rate_weight = 1.0
+        self._seconds = 0.0  # since the first request, weighted by _rate_weight
+        self._work = self._responses = 0.0  # of the whole fleet, weighted by _weight
+        self._set_memory()
+
+    # -- what it knows
+
+    @property
+    def usual_seconds(self) -> float:
+        """The seconds of work that a response takes over the whole fleet."""
+        return self._work / self._responses if self._responses else FIRST_USUAL_SECONDS
+
+    def rate(self, pool: str) -> float:
+        """1/s, requests per second while the pool keeps up and one is in flight."""
+        return 1 / self._states[pool].curve.service_seconds
+
+    def arrival_rate(self, pool: str) -> float:
+        """Requests per second that the pool receives now."""
+        return self._states[pool].sent / self._seconds if self._seconds else 0.0
+
+    def estimates(self) -> Mapping[str, CapacityEstimate]:
+        """Of the open pools, and of those that left and are remembered."""
+        usual = self.usual_seconds
+        states = {**self._left, **self._states}
+        return {pool: state.curve.estimate(self._weight, usual) for pool, state in states.items()}
+
+    # -- routing
+
+    def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
+        self.episode.arrived(now)
+        self._fade(now)
+        pools = fleet.pools
+        trial = self._trial(pools) if len(pools) < MANY else self._trial_of_many(pools)
+        if trial is not None:
+            self.episode.explored = True
+            return Decision(trial.id, phase=Phase.EXPLORE)
+        return Decision(self.least(pools, now).id)
+
+    def _fade(self, now: float) -> None:
+        """One more request: everything that was counted before weighs less."""
+        self._requests += 1
+        self._weight *= self._growth
+        self._rate_weight *= self._rate_growth
+        if self._last_request_at is not None:
+            self._seconds += (now - self._last_request_at) * self._rate_weight
+        self._last_request_at = now
+        if self._weight > LARGEST_WEIGHT or self._rate_weight > LARGEST_WEIGHT:
+            self._scale_down()
+
+    def _trial(self, pools: Sequence[PoolView]) -> PoolView | None:
+        """The first idle pool of which too little is remembered; idle pools that were not used for long are forgotten."""
+        enough, trial = TRIALS * self._weight, None
+        for pool in pools:
+            if pool.in_flight == 0:
+                state = self._states[pool.id]
+                if state.chosen_at is not None and self._requests - state.chosen_at > self.memory:
+                    self.forget(pool.id)
+                if trial is None and state.curve.departed < enough:
+                    trial = pool
+        return trial
+
+    def _trial_of_many(self, pools: Sequence[PoolView]) -> PoolView | None:
+        """As `_trial`."""
+        table = self._table_of(pools)
+        idle = table.in_flight() == 0
+        for i in np.flatnonzero(idle & (self._requests - table.chosen_at > self.memory)):
+            self.forget(pools[i].id)
+        untried = idle & (table.departed < TRIALS * self._weight)
+        first = int(untried.argmax())
+        return pools[first] if untried[first] else None
+
+    def score(self, pool: PoolView, now: float) -> float:
+        state = self._states[pool.id]
+        arrival_rate = state.sent / self._seconds if self._seconds else 0.0
+        return cost(pool.in_flight, state.curve.service_seconds, state.curve.capacity, arrival_rate)
+
+    def score_all(self, pools: Sequence[PoolView], now: float) -> Sequence[float] | Floats:
+        if len(pools) < MANY:
+            return super().score_all(pools, now)
+        table = self._table_of(pools)
+        arrival_rate = table.sent / self._seconds if self._seconds else np.zeros(len(pools))
+        return costs(table.in_flight(), table.service_seconds, table.capacity, arrival_rate)
+
+    def rates(self, pools: Sequence[PoolView]) -> Sequence[float] | Floats:
+        return super().rates(pools) if len(pools) < MANY else 1 / self._table_of(pools).service_seconds
+
+    def _table_of(self, pools: Sequence[PoolView]) -> _Table:
+        if self._table is None or self._table.pools is not pools:
+            self._table = _Table(pools, self._states)
+        return self._table
+
+    # -- learning
+
+    def joined(self, pool: PoolView, now: float) -> None:
+        """A request joins the pool, whoever chose it; the pool's count does not hold it yet."""
+        state = self._states[pool.id]
+        in_flight = pool.in_flight
+        self._spend(state, in_flight, now)
+        state.chosen_at = self._requests
+        state.sent += self._rate_weight
+        most_ever = state.curve.join(in_flight + 1)
+        self._refit(pool.id, state, most_ever)
+
+    def learn(self, done: Completion, fleet: FleetView) -> None:
+        ticket = done.ticket
+        state = self._states.get(ticket.pool.id) or self._left.get(ticket.pool.id)
+        if state is not None:
+            in_flight = ticket.pool.in_flight + 1
+            self._spend(state, in_flight, done.finished_at)
+            failed = done.accepted is False or done.outcome in (Outcome.FAILED, Outcome.TIMED_OUT)
+            if failed or done.teaches:
+                self._complete(state, in_flight, done, failed)
+                self._refit(ticket.pool.id, state)
+        super().learn(done, fleet)
+
+    def _spend(self, state: _PoolState, in_flight: int, now: float) -> None:
+        """Count the time since the pool's last event, in which it had `in_flight` requests."""
+        if in_flight and state.updated_at is not None and now > state.updated_at:
+            seconds = now - state.updated_at
+            state.curve.spend(in_flight, seconds, self._weight)
+            self._work += self._weight * seconds * min(in_flight, state.curve.capacity)
+        if state.updated_at is None or now > state.updated_at:
+            state.updated_at = now
+
+    def _complete(self, state: _PoolState, in_flight: int, done: Completion, failed: bool) -> None:
+        """Count a departure. in_flight: with this request."""
+        seconds = max(0.0, done.finished_at - done.ticket.routed_at)
+        if failed:
+            penalty = FAILURE_SERVICE_TIMES * self.usual_seconds
+            state.curve.spend(in_flight, penalty, self._weight)
+            seconds += penalty
+        else:
+            self._responses += self._weight
+        state.curve.complete(in_flight, done.ticket.found, seconds, self._weight)
+
+    def _refit(self, pool: str, state: _PoolState, now_due: bool = False) -> None:
+        if now_due or state.curve.is_fit_due(self._weight):
+            state.curve.fit(self._weight, self.usual_seconds)
+        if self._table is not None:
+            self._table.update(pool, state)
+
+    # -- membership and memory
+
+    def adapt(self, change: Change, fleet: FleetView) -> None:
+        if isinstance(change, Added):
+            pool = change.spec.id
+            state = self._left.pop(pool, None) or self._states.get(pool)
+            if state is None:
+                state = _PoolState(ThroughputCurve(self.usual_seconds, change.spec.servers))
+            state.curve.servers = change.spec.servers
+            self._states[pool] = state
+        else:
+            self._left[change.pool] = self._states.pop(change.pool)
+            while len(self._left) > REMEMBERED:
+                del self._left[next(iter(self._left))]
+        self._table = None
+        super().adapt(change, fleet)
+        self._set_memory()
+
+    def forget(self, pool: str) -> None:
+        """Begin anew with a pool."""
+        self._left.pop(pool, None)
+        state = self._states.get(pool)
+        if state is not None:
+            state.curve.clear(self.usual_seconds)
+            state.chosen_at = None
+            if self._table is not None:
+                self._table.update(pool, state)
+
+    def remember(self) -> Remembered:
+        """The sums of each pool that has been observed, per request of now."""
+        states = {**self._left, **self._states}
+        return {pool: state.curve.dump(self._weight) for pool, state in states.items() if state.curve.departed}
+
+    def recall(self, known: Remembered) -> None:
+        """Treat these pools as if they had been here before."""
+        for pool, sums in list(known.items())[:REMEMBERED]:
+            curve = ThroughputCurve(FIRST_USUAL_SECONDS)
+            curve.load(sums, self._weight)
+            self._left[pool] = _PoolState(curve)
+            self._work += curve.work
+            self._responses += curve.departed
+        for state in self._left.values():
+            state.curve.fit(self._weight, self.usual_seconds)
+
+    def _set_memory(self) -> None:
+        self.memory = self._configured_memory or max(LEAST_MEMORY, MEMORY_PER_POOL * len(self.specs))
+        self._growth = 2.0 ** (1 / self.memory)
+        self._rate_growth = 2.0 ** (1 / (RATE_MEMORY_SHARE * self.memory))
+
+    def _scale_down(self) -> None:
+        """Weights have grown large: divide all weighted sums by them."""
+        down, rate_down = 1 / self._weight, 1 / self._rate_weight
+        for states in (self._states, self._left):
+            for state in states.values():
+                state.curve.scale(down)
+                state.sent *= rate_down
+        self._work *= down
+        self._responses *= down
+        self._seconds *= rate_down
+        self._weight = self._rate_weight = 1.0
+        self._table = None
