@@ -158,14 +158,14 @@ class Drawing(Protocol):
 class JoinObserver(Protocol):
     """A policy that follows the counts of the pools: it is called for every request that joins a pool."""
 
-    def joined(self, pool: PoolView, now: float) -> None:
+    def request_joined(self, pool: PoolView, now: float) -> None:
         """A request joins this pool, whatever policy chose it. The pool's count does not include it yet."""
         ...
 
 
 def join_observer(policy: Policy) -> Callable[[PoolView, float], None] | None:
-    """The policy's `joined`, if it has one."""
-    return policy.joined if isinstance(policy, JoinObserver) else None
+    """The policy's `request_joined`, if it has one."""
+    return policy.request_joined if isinstance(policy, JoinObserver) else None
 
 
 class PolicyFactory(Protocol):

@@ -32,7 +32,7 @@ class Router:
     def __init__(self, policy: Policy, recorders: Iterable[Recorder] = (), infer: bool = False) -> None:
         self.fleet = Fleet()
         self.policy = policy
-        self._joined = join_observer(policy)
+        self._request_joined = join_observer(policy)
         self._recorders = tuple(recorders)
         self._clocks: dict[str, ServiceClock] | None = {} if infer else None
 
@@ -70,11 +70,11 @@ class Router:
                 recorder.chosen(job, decision, fleet, now)
             except Exception as error:  # noqa: BLE001 - recorders ask the policy what it believes
                 self._fault("chosen", error, now)
-        if self._joined is not None:
+        if self._request_joined is not None:
             try:
-                self._joined(pool, now)
+                self._request_joined(pool, now)
             except Exception as error:  # noqa: BLE001 - as above
-                self._fault("joined", error, now)
+                self._fault("request_joined", error, now)
         ticket = Ticket(job, decision, now, pool, self.policy)
         self.fleet.open_one(pool)
         if sent:
@@ -163,7 +163,7 @@ class Router:
         for pool in self.fleet.pools:
             policy.adapt(Added(specs.get(pool.id, pool.spec)), self.fleet)
         self.policy = policy
-        self._joined = join_observer(policy)
+        self._request_joined = join_observer(policy)
         for recorder in self._recorders:
             recorder.switched(policy, now)
 

@@ -9,14 +9,16 @@ Two likelihoods are added. Departures with n in flight are Poisson with rate min
 that found q in flight has mean s x_q and a variance proportional to v_q, with x_q = max(1, (q + 1)/c) and
 v_q = 1 + (q + 1 − c)⁺/c². The first is right for shared pools, the second for FCFS pools of any service law.
 
-Symbols: T_n -> `seconds_with[n]`, K_n -> `departures_from[n]`, G_q, Y_q, Z_q -> `found`, `response_sum`, `response_squares`,
-N -> `observations`, s0 -> `usual_seconds`, κ -> `PRIOR_WEIGHT`. Source: the rule is our own (docs/curve.md).
+Symbols: T_n -> `seconds_with[n]`, K_n -> `departures_from[n]`, G_q, Y_q and Z_q -> `found[q]`, `response_sum[q]` and
+`response_squares[q]`, N -> `observations`, s0 -> `usual_seconds`, κ -> `PRIOR_WEIGHT`. Source: the rule is our own, see
+docs/curve.md.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -27,7 +29,8 @@ from dispatcher.estimators.mean import Z95, gamma_quantile
 
 Floats = NDArray[np.float64]
 
-GRID = 2.0 ** (np.arange(21) / 2)  # the values that c may take, 1 to 1024
+CAPACITIES = [2 ** (step / 2) for step in range(21)]  # the values that c may take, 1 to 1024
+GRID = np.array(CAPACITIES)
 PRIOR_WEIGHT = 2.0  # κ: the number of responses that the usual service time is worth
 LIKELIHOOD_BAND = 1.0  # log likelihood that the largest c may lack to the likeliest one
 COUNTS_AHEAD = 2  # beyond the largest count seen the pool is assumed to keep up for so many requests more
@@ -38,44 +41,39 @@ SUMS = ("seconds_with", "departures_from", "found", "response_sum", "response_sq
 HALF_CHI_SQUARE_95 = 1.92  # 95 % point of χ² with one degree of freedom, halved
 
 
-class _Tables(NamedTuple):
-    """Functions of capacity (rows, as in `GRID`) and count (columns). busy: min(n, c). slowdown: x_q. variance: v_q."""
-
-    busy: Floats
-    log_busy: Floats
-    log_variance: Floats
-    inverse_variance: Floats
-    slowdown_over_variance: Floats
-    slowdown_squared_over_variance: Floats
-
-
 @functools.cache
-def _tables(counts: int) -> _Tables:
-    """The tables for counts 0 to `counts` − 1."""
+def _tables(counts: int) -> Floats:
+    """Functions of capacity c and count n; shape (6, 21, counts), c along the second axis and n along the last.
+
+    They are, with x the slowdown and v the relative variance of a request that found n: min(n, c), its logarithm, 1/v,
+    x/v, x²/v and log v.
+    """
     n, c = np.arange(counts, dtype=float), GRID[:, None]
     busy = np.minimum(n, c)
     slowdown = np.maximum(1.0, (n + 1) / c)
     variance = 1 + np.maximum(0.0, n + 1 - c) / c**2
-    return _Tables(
-        busy,
-        np.log(np.maximum(busy, 1.0)),
-        np.log(variance),
-        1 / variance,
-        slowdown / variance,
-        slowdown**2 / variance,
+    return np.stack(
+        (
+            busy,
+            np.log(np.maximum(busy, 1.0)),
+            1 / variance,
+            slowdown / variance,
+            slowdown**2 / variance,
+            np.log(variance),
+        )
     )
 
 
 class Profile(NamedTuple):
     """The fit for each allowed capacity: arrays of one shape.
 
-    log_likelihood: up to a constant. variation: squared coefficient of variation of the service times.
+    log_likelihood: up to a constant. residual: sum of squares of the response times around their means, over v_q.
     """
 
     capacity: Floats
     service_seconds: Floats
     log_likelihood: Floats
-    variation: Floats
+    residual: Floats
 
 
 class Interval(NamedTuple):
@@ -89,14 +87,16 @@ class Interval(NamedTuple):
 class CapacityEstimate:
     """What is known of one pool, with 95 % intervals.
 
-    service_seconds: s. capacity: c. throughput: c/s, requests per second. The bounds hold over all capacities whose log
-    likelihood is within 1.92 of the best, and for s by the quantiles of a gamma law. rate, interval: 1/s and its bounds,
-    as every learner has them.
+    service_seconds: s. capacity: c. throughput: c/s, requests per second. The bounds cover all capacities whose log
+    likelihood is within 1.92 of the best; for s a gamma law is used. rate, interval: 1/s and its bounds, as for every
+    learner.
     """
 
     __slots__ = ("capacity", "observations", "service_seconds", "throughput")
 
-    def __init__(self, observations: float, service_seconds: Interval, capacity: Interval, throughput: Interval) -> None:
+    def __init__(
+        self, observations: float, service_seconds: Interval, capacity: Interval, throughput: Interval
+    ) -> None:
         self.observations = observations
         self.service_seconds = service_seconds
         self.capacity = capacity
@@ -239,31 +239,36 @@ class ThroughputCurve:
         """Set `service_seconds` and `capacity`: the largest capacity that is nearly as likely as the likeliest one."""
         self.unfitted = 0
         profile = self.profile(weight, usual_seconds)
-        likely = profile.log_likelihood >= profile.log_likelihood.max() - LIKELIHOOD_BAND
-        chosen = int(np.flatnonzero(likely)[-1])
-        self.capacity = float(profile.capacity[chosen])
+        likelihoods = profile.log_likelihood.tolist()
+        enough = max(likelihoods) - LIKELIHOOD_BAND
+        chosen = max(i for i, likelihood in enumerate(likelihoods) if likelihood >= enough)
+        self.capacity = CAPACITIES[chosen]
         self.service_seconds = float(profile.service_seconds[chosen])
 
     def profile(self, weight: float, usual_seconds: float) -> Profile:
         """The service time and the log likelihood for each capacity that the counts seen allow."""
         n, size = self.departed / weight, len(self.found)
+        prior = PRIOR_WEIGHT * usual_seconds
         most = max(min(self.largest + COUNTS_AHEAD, 1 + n), self.servers)
-        rows = min(int(np.searchsorted(GRID, most)) + 1, len(GRID))
-        tables = _tables(1 << (size - 1).bit_length())
-        seconds, departures, found, sums, squares = np.array(self._sums()) / weight
+        rows = min(bisect_left(CAPACITIES, most) + 1, len(CAPACITIES))
+        sums = np.array(
+            (
+                self.seconds_with,
+                self.departures_from,
+                self.response_squares,
+                self.response_sum,
+                self.found,
+                self.found,
+            )
+        )
+        tables = _tables(1 << (size - 1).bit_length())[:, :rows, :size]
+        work, log_busy, second, mixed, norm, log_variance = (tables @ sums[:, :, None] / weight)[:, :, 0]
 
-        work = tables.busy[:rows, :size] @ seconds + PRIOR_WEIGHT * usual_seconds
-        by_departures = tables.log_busy[:rows, :size] @ departures - (n + PRIOR_WEIGHT) * np.log(work)
-
-        second = tables.inverse_variance[:rows, :size] @ squares + PRIOR_WEIGHT * usual_seconds**2
-        mixed = tables.slowdown_over_variance[:rows, :size] @ sums + PRIOR_WEIGHT * usual_seconds
-        norm = tables.slowdown_squared_over_variance[:rows, :size] @ found + PRIOR_WEIGHT
-        residual = np.maximum(second - mixed**2 / norm, LEAST_VARIANCE * second)
-        by_responses = -(n + PRIOR_WEIGHT) / 2 * np.log(residual) - tables.log_variance[:rows, :size] @ found / 2
-
-        service_seconds = work / (n + PRIOR_WEIGHT)
-        variation = residual / (n + PRIOR_WEIGHT) / service_seconds**2
-        return Profile(GRID[:rows], service_seconds, by_departures + by_responses, variation)
+        work += prior
+        second += prior * usual_seconds
+        residual = np.maximum(second - (mixed + prior) ** 2 / (norm + PRIOR_WEIGHT), LEAST_VARIANCE * second)
+        likelihood = log_busy - log_variance / 2 - (n + PRIOR_WEIGHT) * np.log(work * np.sqrt(residual))
+        return Profile(GRID[:rows], work / (n + PRIOR_WEIGHT), likelihood, residual)
 
     def estimate(self, weight: float, usual_seconds: float) -> CapacityEstimate:
         """The fitted values with 95 % intervals; (0, inf) while less than one response is remembered."""
@@ -271,15 +276,20 @@ class ThroughputCurve:
         if n < 1:
             unknown = Interval(s, 0.0, math.inf), Interval(c, 0.0, math.inf), Interval(c / s, 0.0, math.inf)
             return CapacityEstimate(n, *unknown)
-        capacity, seconds, likelihood, variation = self.profile(weight, usual_seconds)
+        capacity, seconds, likelihood, residual = self.profile(weight, usual_seconds)
+        variation = residual / (n + PRIOR_WEIGHT) / seconds**2
         likely = likelihood >= likelihood.max() - HALF_CHI_SQUARE_95
         capacity, seconds = capacity[likely], seconds[likely]
-        equals = n / max(1.0, float(variation[likely].max()))  # responses of an exponential law that tell as much
+        equals = n / max(1.0, float(variation[likely].max()))  # exponential responses of the same precision
         down, up = gamma_quantile(equals, -Z95) / equals, gamma_quantile(equals, Z95) / equals
         slowest = math.inf if down == 0 else float(seconds.max()) / down
         return CapacityEstimate(
             n,
             Interval(s, min(s, float(seconds.min()) / up), max(s, slowest)),
             Interval(c, min(c, float(capacity.min())), max(c, float(capacity.max()))),
-            Interval(c / s, min(c / s, float((capacity / seconds).min()) * down), max(c / s, float((capacity / seconds).max()) * up)),
+            Interval(
+                c / s,
+                min(c / s, float((capacity / seconds).min()) * down),
+                max(c / s, float((capacity / seconds).max()) * up),
+            ),
         )

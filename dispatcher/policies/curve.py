@@ -23,6 +23,7 @@ fast as `memory` allows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from random import Random
 
@@ -70,19 +71,19 @@ def costs(in_flight: Floats, service_seconds: Floats, capacity: Floats, arrival_
     return found
 
 
-class _PoolState:
-    """The curve of one pool and what routing needs beside it.
+class _PoolState(ThroughputCurve):
+    """The curve of one pool, and what routing needs beside it.
 
-    sent: requests sent to it, weighted and fading. chosen_at: the number of the last one, None if there was none since
-    the pool joined or was forgotten. updated_at: the time until which `curve` has counted.
+    sent: requests sent to it, weighted and fading. chosen_at: the number of the last one, infinite if there was none
+    since the pool joined or was forgotten. updated_at: the time until which its seconds are counted, None before.
     """
 
-    __slots__ = ("chosen_at", "curve", "sent", "updated_at")
+    __slots__ = ("chosen_at", "sent", "updated_at")
 
-    def __init__(self, curve: ThroughputCurve) -> None:
-        self.curve = curve
+    def __init__(self, usual_seconds: float, servers: int = 1) -> None:
+        super().__init__(usual_seconds, servers)
         self.sent = 0.0
-        self.chosen_at: int | None = None
+        self.chosen_at = math.inf
         self.updated_at: float | None = None
 
 
@@ -99,20 +100,21 @@ class _Table:
         self.chosen_at = np.empty(len(pools))
         for pool in pools:
             self.update(pool.id, states[pool.id])
+        self.count()
 
     def update(self, pool: str, state: _PoolState) -> None:
         """Take over the state of one pool."""
         i = self._index.get(pool)
         if i is not None:
-            curve = state.curve
-            self.service_seconds[i] = curve.service_seconds
-            self.capacity[i] = curve.capacity
+            self.service_seconds[i] = state.service_seconds
+            self.capacity[i] = state.capacity
             self.sent[i] = state.sent
-            self.departed[i] = curve.departed
-            self.chosen_at[i] = np.inf if state.chosen_at is None else state.chosen_at
+            self.departed[i] = state.departed
+            self.chosen_at[i] = state.chosen_at
 
-    def in_flight(self) -> Floats:
-        return np.fromiter([pool.in_flight for pool in self.pools], dtype=float, count=len(self.pools))
+    def count(self) -> None:
+        """Read the requests in flight of all pools."""
+        self.in_flight = np.fromiter([pool.in_flight for pool in self.pools], dtype=float, count=len(self.pools))
 
 
 class Curve(IndexPolicy):
@@ -147,7 +149,7 @@ class Curve(IndexPolicy):
 
     def rate(self, pool: str) -> float:
         """1/s, requests per second while the pool keeps up and one is in flight."""
-        return 1 / self._states[pool].curve.service_seconds
+        return 1 / self._states[pool].service_seconds
 
     def arrival_rate(self, pool: str) -> float:
         """Requests per second that the pool receives now."""
@@ -157,7 +159,7 @@ class Curve(IndexPolicy):
         """Of the open pools, and of those that left and are remembered."""
         usual = self.usual_seconds
         states = {**self._left, **self._states}
-        return {pool: state.curve.estimate(self._weight, usual) for pool, state in states.items()}
+        return {pool: state.estimate(self._weight, usual) for pool, state in states.items()}
 
     # -- routing
 
@@ -165,7 +167,11 @@ class Curve(IndexPolicy):
         self.episode.arrived(now)
         self._fade(now)
         pools = fleet.pools
-        trial = self._trial(pools) if len(pools) < MANY else self._trial_of_many(pools)
+        if len(pools) < MANY:
+            trial = self._trial(pools)
+        else:
+            self._table_of(pools).count()
+            trial = self._trial_of_many(pools)
         if trial is not None:
             self.episode.explored = True
             return Decision(trial.id, phase=Phase.EXPLORE)
@@ -183,23 +189,23 @@ class Curve(IndexPolicy):
             self._scale_down()
 
     def _trial(self, pools: Sequence[PoolView]) -> PoolView | None:
-        """The first idle pool of which too little is remembered; idle pools that were not used for long are forgotten."""
+        """The first idle pool with too few remembered responses. Forgets idle pools that were not used for long."""
         enough, trial = TRIALS * self._weight, None
         for pool in pools:
             if pool.in_flight == 0:
                 state = self._states[pool.id]
-                if state.chosen_at is not None and self._requests - state.chosen_at > self.memory:
+                if self._requests - state.chosen_at > self.memory:
                     self.forget(pool.id)
-                if trial is None and state.curve.departed < enough:
+                if trial is None and state.departed < enough:
                     trial = pool
         return trial
 
     def _trial_of_many(self, pools: Sequence[PoolView]) -> PoolView | None:
         """As `_trial`."""
         table = self._table_of(pools)
-        idle = table.in_flight() == 0
+        idle = table.in_flight == 0
         for i in np.flatnonzero(idle & (self._requests - table.chosen_at > self.memory)):
-            self.forget(pools[i].id)
+            self.forget(pools[int(i)].id)
         untried = idle & (table.departed < TRIALS * self._weight)
         first = int(untried.argmax())
         return pools[first] if untried[first] else None
@@ -207,14 +213,14 @@ class Curve(IndexPolicy):
     def score(self, pool: PoolView, now: float) -> float:
         state = self._states[pool.id]
         arrival_rate = state.sent / self._seconds if self._seconds else 0.0
-        return cost(pool.in_flight, state.curve.service_seconds, state.curve.capacity, arrival_rate)
+        return cost(pool.in_flight, state.service_seconds, state.capacity, arrival_rate)
 
     def score_all(self, pools: Sequence[PoolView], now: float) -> Sequence[float] | Floats:
         if len(pools) < MANY:
             return super().score_all(pools, now)
         table = self._table_of(pools)
         arrival_rate = table.sent / self._seconds if self._seconds else np.zeros(len(pools))
-        return costs(table.in_flight(), table.service_seconds, table.capacity, arrival_rate)
+        return costs(table.in_flight, table.service_seconds, table.capacity, arrival_rate)
 
     def rates(self, pools: Sequence[PoolView]) -> Sequence[float] | Floats:
         return super().rates(pools) if len(pools) < MANY else 1 / self._table_of(pools).service_seconds
@@ -226,14 +232,14 @@ class Curve(IndexPolicy):
 
     # -- learning
 
-    def joined(self, pool: PoolView, now: float) -> None:
+    def request_joined(self, pool: PoolView, now: float) -> None:
         """A request joins the pool, whoever chose it; the pool's count does not hold it yet."""
         state = self._states[pool.id]
         in_flight = pool.in_flight
         self._spend(state, in_flight, now)
         state.chosen_at = self._requests
         state.sent += self._rate_weight
-        most_ever = state.curve.join(in_flight + 1)
+        most_ever = state.join(in_flight + 1)
         self._refit(pool.id, state, most_ever)
 
     def learn(self, done: Completion, fleet: FleetView) -> None:
@@ -252,8 +258,8 @@ class Curve(IndexPolicy):
         """Count the time since the pool's last event, in which it had `in_flight` requests."""
         if in_flight and state.updated_at is not None and now > state.updated_at:
             seconds = now - state.updated_at
-            state.curve.spend(in_flight, seconds, self._weight)
-            self._work += self._weight * seconds * min(in_flight, state.curve.capacity)
+            state.spend(in_flight, seconds, self._weight)
+            self._work += self._weight * seconds * min(in_flight, state.capacity)
         if state.updated_at is None or now > state.updated_at:
             state.updated_at = now
 
@@ -262,15 +268,15 @@ class Curve(IndexPolicy):
         seconds = max(0.0, done.finished_at - done.ticket.routed_at)
         if failed:
             penalty = FAILURE_SERVICE_TIMES * self.usual_seconds
-            state.curve.spend(in_flight, penalty, self._weight)
+            state.spend(in_flight, penalty, self._weight)
             seconds += penalty
         else:
             self._responses += self._weight
-        state.curve.complete(in_flight, done.ticket.found, seconds, self._weight)
+        state.complete(in_flight, done.ticket.found, seconds, self._weight)
 
     def _refit(self, pool: str, state: _PoolState, now_due: bool = False) -> None:
-        if now_due or state.curve.is_fit_due(self._weight):
-            state.curve.fit(self._weight, self.usual_seconds)
+        if now_due or state.is_fit_due(self._weight):
+            state.fit(self._weight, self.usual_seconds)
         if self._table is not None:
             self._table.update(pool, state)
 
@@ -281,8 +287,8 @@ class Curve(IndexPolicy):
             pool = change.spec.id
             state = self._left.pop(pool, None) or self._states.get(pool)
             if state is None:
-                state = _PoolState(ThroughputCurve(self.usual_seconds, change.spec.servers))
-            state.curve.servers = change.spec.servers
+                state = _PoolState(self.usual_seconds, change.spec.servers)
+            state.servers = change.spec.servers
             self._states[pool] = state
         else:
             self._left[change.pool] = self._states.pop(change.pool)
@@ -297,26 +303,25 @@ class Curve(IndexPolicy):
         self._left.pop(pool, None)
         state = self._states.get(pool)
         if state is not None:
-            state.curve.clear(self.usual_seconds)
-            state.chosen_at = None
+            state.clear(self.usual_seconds)
+            state.chosen_at = math.inf
             if self._table is not None:
                 self._table.update(pool, state)
 
     def remember(self) -> Remembered:
         """The sums of each pool that has been observed, per request of now."""
         states = {**self._left, **self._states}
-        return {pool: state.curve.dump(self._weight) for pool, state in states.items() if state.curve.departed}
+        return {pool: state.dump(self._weight) for pool, state in states.items() if state.departed}
 
     def recall(self, known: Remembered) -> None:
         """Treat these pools as if they had been here before."""
         for pool, sums in list(known.items())[:REMEMBERED]:
-            curve = ThroughputCurve(FIRST_USUAL_SECONDS)
-            curve.load(sums, self._weight)
-            self._left[pool] = _PoolState(curve)
-            self._work += curve.work
-            self._responses += curve.departed
+            state = self._left[pool] = _PoolState(FIRST_USUAL_SECONDS)
+            state.load(sums, self._weight)
+            self._work += state.work
+            self._responses += state.departed
         for state in self._left.values():
-            state.curve.fit(self._weight, self.usual_seconds)
+            state.fit(self._weight, self.usual_seconds)
 
     def _set_memory(self) -> None:
         self.memory = self._configured_memory or max(LEAST_MEMORY, MEMORY_PER_POOL * len(self.specs))
@@ -328,7 +333,7 @@ class Curve(IndexPolicy):
         down, rate_down = 1 / self._weight, 1 / self._rate_weight
         for states in (self._states, self._left):
             for state in states.values():
-                state.curve.scale(down)
+                state.scale(down)
                 state.sent *= rate_down
         self._work *= down
         self._responses *= down

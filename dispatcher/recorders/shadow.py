@@ -25,7 +25,7 @@ class Shadow(Recorder):
         self.policy = policy
         self.fleet = fleet
         self.meter = RegretMeter(policy)
-        self._joined = join_observer(policy)
+        self._request_joined = join_observer(policy)
         self.decisions: Counter[str] = Counter()
         self.disagreements = 0
         self.faults = 0
@@ -37,8 +37,8 @@ class Shadow(Recorder):
         try:
             own = self.policy.choose(job, fleet, now)
             fleet[own.pool]  # an open one
-            if self._joined is not None:
-                self._joined(fleet[decision.pool], now)
+            if self._request_joined is not None:
+                self._request_joined(fleet[decision.pool], now)
         except Exception:  # noqa: BLE001 - a stranger's code, and only on trial
             self.faults += 1
             return

@@ -2,7 +2,6 @@
 
 import heapq
 import json
-import math
 from pathlib import Path
 from random import Random
 
@@ -10,8 +9,7 @@ import pytest
 
 from dispatcher import registry
 from dispatcher.core.router import Router
-from dispatcher.core.types import Added, Job, Outcome, PoolSpec, Removed
-from dispatcher.errors import ConfigError
+from dispatcher.core.types import Added, Job, Outcome, PoolSpec
 from dispatcher.policies.curve import cost
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "traces" / "curve_golden.json").read_text())
@@ -38,12 +36,20 @@ def curve_router(pools, **options):
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_golden_trace(name):
+def test_golden_trace(name, monkeypatch):
     """Arrivals and response times without random numbers; the values come from an independent program."""
     trace = GOLDEN[name]
     pools, slow_from = trace["pools"], trace["slow_from"]
     policy, router = curve_router(len(pools), memory=trace["memory"] or 0)
     expected = {row["arrival"]: row for row in trace["after"]}
+    noted = []
+    join = policy.request_joined
+
+    def note_and_join(pool, at):
+        noted.extend(known(policy, pools))
+        join(pool, at)
+
+    monkeypatch.setattr(router, "_request_joined", note_and_join)
     choices, checksum, now, ends = [0] * len(pools), 0, 0.0, []
     for j in range(1, trace["arrivals"] + 1):
         now += (0.2 + 1.6 * fraction(0.7548776662466927 * j)) / trace["arrivals_per_second"]
@@ -52,7 +58,10 @@ def test_golden_trace(name):
             router.settle(ticket, at, OUTCOMES[how])
         before = {i: router.fleet[str(i)].in_flight for i in range(len(pools))}
         noted = []
-        router._joined = lambda pool, now: (noted.extend(known(policy, pools)), policy.joined(pool, now))  # noqa: B023
+        router._request_joined = lambda pool, now: (
+            noted.extend(known(policy, pools)),
+            policy.request_joined(pool, now),
+        )
         ticket = router.route(Job(j), now)
         i = int(ticket.pool.id)
         if j in expected:
