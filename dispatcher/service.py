@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from dispatcher import __version__, registry, state
 from dispatcher.access_log import AccessLog
 from dispatcher.config import Config, PoolConfig, describe
-from dispatcher.core.interfaces import Policy, Recorder, Remembered, Remembering, Sharing
+from dispatcher.core.interfaces import Forgetting, Policy, Recorder, Remembering, Sharing
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.router import Router
 from dispatcher.core.streams import stream
@@ -70,9 +70,8 @@ class Service:
         plan = Plan(config)
         if config.state_file and not isinstance(plan.policy, Remembering):
             raise ConfigError(f"state_file: policy {config.policy.name!r} learns nothing that could be kept")
-        self._known: Remembered = self._recall()
-        if isinstance(plan.policy, Remembering):
-            plan.policy.recall(self._known)
+        self._known = self._recall()
+        self._begin_with_known(plan.policy)
         self.meter = RegretMeter(plan.policy)
         self.rows = Rows(plan.policy, self.meter, keep=EXPLAINED)
         self.recorder = PrometheusRecorder(self.registry, plan.policy, self._notify)
@@ -182,8 +181,7 @@ class Service:
 
     def _switch(self, policy: Policy, specs: dict[str, PoolSpec]) -> None:
         self._remember()
-        if isinstance(policy, Remembering):
-            policy.recall(self._known)
+        self._begin_with_known(policy)
         before = self.router.policy
         if self.shared is not None and isinstance(policy, Sharing) and isinstance(before, Sharing):
             policy.reclaim(before.own())
@@ -258,7 +256,7 @@ class Service:
 
     def forget_pool(self, name: str) -> None:
         policy = self.router.policy
-        if not isinstance(policy, Sharing):
+        if not isinstance(policy, Forgetting):
             raise ConfigError(f"policy {self.config.policy.name!r} learns nothing that could be forgotten")
         policy.forget(name)
         self._forgotten(name)
@@ -267,7 +265,8 @@ class Service:
         log.info("pool_forgotten", pool=name)
 
     def _forgotten(self, pool: str) -> None:
-        self._known.pop(pool, None)
+        for remembered in self._known.values():
+            remembered.pop(pool, None)
 
     def set_policy(self, entry: dict[str, Any]) -> None:
         if entry.keys() <= {"options"}:
@@ -280,9 +279,9 @@ class Service:
 
     # -- what was learned
 
-    def _recall(self) -> Remembered:
-        """What an earlier life has learned, if it left something that can be believed. Raises StartError where nothing
-        could be left for the next one."""
+    def _recall(self) -> state.Knowledge:
+        """What an earlier process has learned, by kind; empty if its file cannot be used. Raises StartError if the file
+        could not be written later."""
         if not self.config.state_file:
             return {}
         path = Path(self.config.state_file)
@@ -293,15 +292,36 @@ class Service:
         except ConfigError as error:
             log.warning("state_ignored", reason=str(error))
             return {}
-        log.info("state_restored", pools=sorted(known))
         return known
+
+    def _begin_with_known(self, policy: Policy) -> None:
+        """Hand to a policy what is known of its kind, and log what was restored from the file."""
+        if not isinstance(policy, Remembering):
+            return
+        known = self._known.get(policy.state_kind, {})
+        others = [kind for kind, pools in self._known.items() if pools and kind != policy.state_kind]
+        try:
+            policy.recall(known)
+        except ConfigError as error:
+            log.warning("state_ignored", reason=f"state_file {self.config.state_file}: {error}")
+            return
+        if known:
+            log.info("state_restored", pools=sorted(known))
+        elif others:
+            log.warning(
+                "state_of_another_policy",
+                holds=others,
+                needed=policy.state_kind,
+                consequence="this policy begins without knowledge; what the other has learned is kept",
+            )
 
     def _remember(self) -> None:
         policy = self.router.policy
         if isinstance(policy, Remembering):
-            self._known = self._known | policy.remember()
-            for name in list(self._known)[:-REMEMBERED]:
-                del self._known[name]
+            known = self._known.setdefault(policy.state_kind, {})
+            known |= policy.remember()
+            for name in list(known)[:-REMEMBERED]:
+                del known[name]
 
     def _save_state(self) -> None:
         if self.config.state_file:

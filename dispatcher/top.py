@@ -56,19 +56,19 @@ def picture(now: dict[str, Any], before: dict[str, Any] | None) -> Group:
     if regret:
         head += f"  regret {regret['total']:,}"
     table = Table(box=None, pad_edge=False)
-    for name in ("pool", "state", "in flight", "share", "estimate", "95 %", "true", "seen"):
+    curves = any(pool.get("curve") for pool in now["pools"])
+    learned = ("answers in", "keeps up to", "at most a second") if curves else ("estimate", "95 %")
+    for name in ("pool", "state", "in flight", "share", *learned, "true", "seen"):
         table.add_column(name, justify="left" if name in ("pool", "state") else "right", no_wrap=True)
     routed = {pool["name"]: pool["routed"] for pool in before["pools"]} if before else {}
     new = {pool["name"]: pool["routed"] - routed.get(pool["name"], pool["routed"]) for pool in now["pools"]}
     for pool in now["pools"]:
-        low, high = pool["interval"]
         table.add_row(
             pool["name"],
             Text(pool["verdict"], style="green" if pool["verdict"] == "up" else "bold red"),
             f"{pool['in_flight']} of {pool['servers']}" if pool["servers"] > 1 else str(pool["in_flight"]),
             f"{new[pool['name']] / sum(new.values()):.0%}" if sum(new.values()) else "–",
-            _number(pool["estimate"]),
-            "–" if low is None else f"{low:.3g}–{f'{high:.3g}' if high is not None else '∞'}",
+            *(_curve(pool["curve"]) if curves else (_number(pool["estimate"]), _interval(*pool["interval"]))),
             _number(pool["true_rate"]),
             f"{pool['observations']:,.0f}" if pool["observations"] is not None else "–",
         )
@@ -81,6 +81,22 @@ def picture(now: dict[str, Any], before: dict[str, Any] | None) -> Group:
         there = ", ".join(f"{pool['name']} {pool['in_flight']}" for pool in row["pools"][:6])
         last.add_row(str(row["n"]), row["pool"], why + wrong, there)
     return Group(Text(head, style="bold"), "", table, "", last)
+
+
+def _curve(curve: dict[str, Any] | None) -> list[str]:
+    """Service time, capacity and throughput, each with its 95 % interval."""
+    if curve is None:
+        return ["–"] * 3
+    cells = []
+    for name, scale, unit in (("service_seconds", 1e3, " ms"), ("capacity", 1.0, ""), ("throughput", 1.0, "")):
+        low, high = curve[name]["interval"]
+        shown = _interval(low * scale, high * scale if high is not None else None)
+        cells.append(f"{curve[name]['value'] * scale:.3g}{unit} ({shown})")
+    return cells
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "–" if low is None else f"{low:.3g}–{f'{high:.3g}' if high is not None else '∞'}"
 
 
 def _number(x: float | None) -> str:

@@ -15,12 +15,22 @@ from dispatcher.service import Service
 from dispatcher.testing import Table
 from tests.net.harness import front, get, status
 
-KNOWN = {"a": {"weight": 50.0, "total": 5.0, "observations": 60}, "b": {"weight": 9.5, "total": 1.0, "observations": 9}}
+RATES = {"a": {"weight": 50.0, "total": 5.0, "observations": 60}, "b": {"weight": 9.5, "total": 1.0, "observations": 9}}
+
+CURVE = {
+    "capacity": [4.0],
+    "seconds_with": [0.0, 2.0, 1.0],
+    "departures_from": [0.0, 9.0, 3.0],
+    "found": [9.0, 3.0, 0.0],
+    "response_sum": [2.0, 0.5, 0.0],
+    "response_squares": [0.6, 0.1, 0.0],
+}
+KNOWN = {"rates": RATES, "curves": {"a": CURVE}}
 
 
 def test_it_is_read_as_it_was_written(tmp_path):
     path = tmp_path / "state.json"
-    assert state.load(path) == {}
+    assert state.load(path) == {"rates": {}, "curves": {}}
     state.save(path, KNOWN)
     assert state.load(path) == KNOWN
     assert [file.name for file in tmp_path.iterdir()] == ["state.json"], "nothing is left beside it"
@@ -37,13 +47,19 @@ def test_a_failed_write_leaves_the_old_one(tmp_path, monkeypatch):
 
 
 def changed(**change):
-    return json.dumps({"version": 1, "pools": {"a": {**KNOWN["a"], **change}}})
+    return json.dumps({"version": 1, "pools": {"a": {**RATES["a"], **change}}})
+
+
+def changed_curve(**change):
+    return json.dumps({"version": 1, "pools": {}, "curves": {"a": {**CURVE, **change}}})
 
 
 @pytest.mark.parametrize("text", [
     "", "{", "[]", "null", '{"version": 2, "pools": {}}', '{"version": 1}', '{"version": 1, "pools": {"a": 3}}',
     "\x00\xff", changed(weight=0), changed(total=-1.0), changed(total=float("inf")), changed(observations=None),
     changed(weight="9"), changed(weight=True), changed(total=float("nan")),
+    '{"version": 1, "pools": {}, "curves": []}', '{"version": 1, "pools": {}, "curves": {"a": 3}}',
+    changed_curve(found=3.0), changed_curve(found=[-1.0, 0.0, 0.0]), changed_curve(found=["1", 0.0, 0.0]),
 ])  # fmt: skip
 def test_what_cannot_be_believed_is_refused(tmp_path, text):
     path = tmp_path / "state.json"
@@ -69,16 +85,52 @@ def test_a_policy_goes_on_from_what_it_remembered(estimator):
     assert Table(alone, [PoolSpec("a"), PoolSpec("b")]).arrive().decision.phase is Phase.EXPLOIT
 
 
-async def test_a_restart_keeps_what_was_learned(tmp_path):
+def test_a_file_of_an_older_version_of_this_program_is_read(tmp_path):
     path = tmp_path / "state.json"
-    async with front(policy="lased", state_file=str(path)) as f:
+    path.write_text(json.dumps({"version": 1, "pools": RATES}))
+    assert state.load(path) == {"rates": RATES, "curves": {}}
+
+
+@pytest.mark.parametrize("policy", ["lased", "curve"])
+async def test_a_restart_keeps_what_was_learned(tmp_path, policy):
+    path = tmp_path / "state.json"
+    async with front(policy=policy, state_file=str(path)) as f:
         for _ in range(20):
             assert status(await f.ask(get())) == 200
         await f.settled()
         learned = f.service.router.policy.remember()
     assert learned
-    async with front(policy="lased", state_file=str(path)) as f:
+    async with front(policy=policy, state_file=str(path)) as f:
         assert f.service.router.policy.remember() == learned
+
+
+async def test_a_file_of_another_policy_costs_one_warning_and_keeps_what_that_policy_learned(tmp_path):
+    path = tmp_path / "state.json"
+    async with front(policy="lased", state_file=str(path)) as f:
+        assert status(await f.ask(get())) == 200
+        await f.settled()
+        learned = f.service.router.policy.remember()
+    with capture_logs() as logs:
+        async with front(policy="curve", state_file=str(path)) as f:
+            assert status(await f.ask(get())) == 200
+            await f.settled()
+    assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == ["state_of_another_policy"]
+    assert state.load(path)["rates"] == learned
+    assert state.load(path)["curves"].keys() == learned.keys()
+
+
+@pytest.mark.parametrize(
+    "damage", [{"found": [1.0]}, {"found": []}, {"capacity": []}, {name: [0.0] * 5000 for name in CURVE}]
+)
+async def test_curves_that_cannot_be_are_not_used(tmp_path, damage):
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps({"version": 1, "pools": RATES, "curves": {"p0": {**CURVE, **damage}}}))
+    with capture_logs() as logs:
+        async with front(policy="curve", state_file=str(path)) as f:
+            assert status(await f.ask(get())) == 200
+            await f.settled()
+    assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == ["state_ignored"]
+    assert state.load(path)["rates"] == RATES
 
 
 async def test_a_damaged_file_is_ignored_with_a_warning_and_replaced(tmp_path):

@@ -35,6 +35,7 @@ UP = f"lased_pool_up{{{POOL}}} {CONFIGURED}"
 QUANTILES = (0.5, 0.9, 0.99)
 NO_SHADOW = "no shadow policy"
 NO_TRUTH = "no true rates configured"
+NO_CURVE = "the policy does not learn capacities"
 NOT_SHARED = "nothing is shared: no state_url"
 
 Query = tuple[str, str]  # PromQL and legend
@@ -347,6 +348,18 @@ def learning() -> model.Dashboard:
               "the ratios alone.", units.Short, (value("lased_rate_ratio_estimate", how="avg"), "{{pool}}")),
         graph("Width of the interval", "Upper bound less lower bound, over the estimate.", units.PercentUnit,
               (f"avg by (pool) (({high} - {on} {low}) / {on} lased_service_rate_estimate{{{POOL}}})", "{{pool}}")),
+        graph("Service time", "Seconds that a request takes while the pool keeps up, as the policy curve learns it.",
+              units.Seconds, (value("lased_pool_service_seconds", how="avg"), "{{pool}}"),
+              (value("lased_pool_service_seconds_low", how="min"), "{{pool}}, lower bound"),
+              (value("lased_pool_service_seconds_high", how="max"), "{{pool}}, upper bound"), empty=NO_CURVE),
+        graph("Capacity", "Requests in flight up to which the pool keeps up, as the policy curve learns it.",
+              units.Short, (value("lased_pool_capacity", how="avg"), "{{pool}}"),
+              (value("lased_pool_capacity_low", how="min"), "{{pool}}, lower bound"),
+              (value("lased_pool_capacity_high", how="max"), "{{pool}}, upper bound"), empty=NO_CURVE),
+        graph("Throughput at most", "Requests per second that the pool completes at the most, as the policy curve "
+              "learns it.", units.RequestsPerSecond, (value("lased_pool_throughput", how="avg"), "{{pool}}"),
+              (value("lased_pool_throughput_low", how="min"), "{{pool}}, lower bound"),
+              (value("lased_pool_throughput_high", how="max"), "{{pool}}, upper bound"), empty=NO_CURVE),
         graph("Observations", "Service times learned from, a second. A pool that gets none is not learned about.",
               units.CountsPerSecond, (rate("lased_service_observations_total", "pool"), "{{pool}}"), width=12),
         graph("Service times, mean", "As reported by the pools or inferred.", units.Seconds,
@@ -363,11 +376,15 @@ def learning() -> model.Dashboard:
         graph("Regret by cause", "Share of the decisions that the oracle would not have made. It falls towards 0 when "
               "learning succeeds.", units.PercentUnit,
               (share(rate("lased_regret_decisions_total", "cause", ALL), decisions, "cause"), "{{cause}}"),
-              empty=NO_TRUTH),
+              width=12, empty=NO_TRUTH),
+        graph("Excess cost", "Mean over decisions of (cost of the chosen pool - least cost) / least cost, with the "
+              "costs of the oracle. Under the policy curve read this instead of the share of decisions.",
+              units.PercentUnit, (share(rate("lased_regret_excess_total", where=ALL), decisions), "excess"),
+              width=12, empty=NO_TRUTH),
         graph("Decisions by phase", "Forced trials (explore) and choices of what looked best (exploit).",
-              units.RequestsPerSecond, (rate("lased_decisions_total", "phase"), "{{phase}}")),
+              units.RequestsPerSecond, (rate("lased_decisions_total", "phase"), "{{phase}}"), width=12),
         graph("Decisions by pool and phase", "Where requests were sent, and why.", units.RequestsPerSecond,
-              (rate("lased_decisions_total", "pool, phase"), "{{pool}} {{phase}}")),
+              (rate("lased_decisions_total", "pool, phase"), "{{pool}} {{phase}}"), width=12),
         graph("Turned away", "Share of the tries at a pool that it would not take: 503, 429, no connection, or no "
               "answer in time.", units.PercentUnit,
               (share(rate("lased_pool_rejections_total", "pool"), rate("lased_decisions_total", "pool")),

@@ -5,12 +5,12 @@ A policy has three verbs and never sees a socket, a clock, or a closed pool.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, Protocol, runtime_checkable
 
 from dispatcher.core.episodes import Episode
-from dispatcher.core.types import Change, Completion, Decision, Job
+from dispatcher.core.types import Change, Completion, Decision, Interval, Job
 
 
 class PoolView(Protocol):
@@ -72,6 +72,26 @@ class Estimate(Protocol):
 
 
 @runtime_checkable
+class CurveEstimate(Estimate, Protocol):
+    """What a policy that learns capacities believes of one pool. `rate` is the inverse of `service_seconds`."""
+
+    @property
+    def service_seconds(self) -> Interval:
+        """Seconds that a request takes while the pool keeps up."""
+        ...
+
+    @property
+    def capacity(self) -> Interval:
+        """Requests in flight up to which the pool keeps up."""
+        ...
+
+    @property
+    def throughput(self) -> Interval:
+        """Requests per second that the pool completes at the most."""
+        ...
+
+
+@runtime_checkable
 class Learner(Policy, Protocol):
     """A policy that tells what it believes; all built-in ones do. Recorders look, routing does not need it."""
 
@@ -93,14 +113,23 @@ Remembered = dict[str, dict[str, Any]]  # by pool: numbers, or lists of numbers,
 
 @runtime_checkable
 class Remembering(Protocol):
-    """A policy whose knowledge can outlive the process."""
+    """A policy whose knowledge can outlive the process.
+
+    state_kind: the kind of what it remembers, `rates` or `curves`. Policies of one kind understand each other.
+    """
+
+    @property
+    def state_kind(self) -> str: ...
 
     def remember(self) -> Remembered:
         """What was learned of each pool that has been observed."""
         ...
 
     def recall(self, known: Remembered) -> None:
-        """Begin with this knowledge, for pools that join from now on. Called before any has."""
+        """Begin with this knowledge, for pools that join from now on. Called before any has.
+
+        Raises ConfigError if it cannot be such knowledge; nothing is taken over then.
+        """
         ...
 
 
@@ -121,7 +150,16 @@ class Sharing(Protocol):
         ...
 
     def forget(self, pool: str) -> None:
-        """Begin anew with this pool, from its guess."""
+        """As in `Forgetting`."""
+        ...
+
+
+@runtime_checkable
+class Forgetting(Protocol):
+    """A policy that can drop what it has learned of a pool."""
+
+    def forget(self, pool: str) -> None:
+        """Begin anew with this pool, as if it had just joined."""
         ...
 
 
@@ -135,6 +173,20 @@ class Scoring(Protocol):
 
     def rates(self, pools: tuple[PoolView, ...]) -> Any:
         """The rates on which decisions about these pools stand now."""
+        ...
+
+
+@runtime_checkable
+class CostOracle(Protocol):
+    """A policy whose regret is measured against its own rule with the true rates, not against SED."""
+
+    @property
+    def oracle(self) -> str:
+        """The oracle in words."""
+        ...
+
+    def true_costs(self, pools: Sequence[PoolView], rates: Mapping[str, float]) -> Sequence[float]:
+        """What one more request costs at each of these pools, with the true `rates` by pool."""
         ...
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dispatcher.errors import ConfigError
 
@@ -124,6 +124,14 @@ class Ticket:
 
     def __repr__(self) -> str:
         return f"<Ticket {self.job.number} on {self.pool.id} {'open' if self.is_open else 'settled'}>"
+
+
+class Interval(NamedTuple):
+    """An estimate with its 95 % bounds."""
+
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.core.types import Interval
 from dispatcher.estimators.mean import Z95, gamma_quantile
 
 Floats = NDArray[np.float64]
@@ -76,14 +77,6 @@ class Profile(NamedTuple):
     residual: Floats
 
 
-class Interval(NamedTuple):
-    """An estimate with its 95 % bounds."""
-
-    value: float
-    low: float
-    high: float
-
-
 class CapacityEstimate:
     """What is known of one pool, with 95 % intervals.
 
@@ -131,6 +124,7 @@ class ThroughputCurve:
         "capacity",
         "departed",
         "departures_from",
+        "fitted",
         "found",
         "largest",
         "response_squares",
@@ -158,6 +152,7 @@ class ThroughputCurve:
         self.departed = 0.0  # the sum of departures_from
         self.largest = 0
         self.unfitted = 0
+        self.fitted: Profile | None = None
         self.service_seconds = usual_seconds
         self.capacity = float(self.servers)
 
@@ -221,10 +216,13 @@ class ThroughputCurve:
         return {"capacity": [self.capacity], **sums}
 
     def load(self, dumped: Mapping[str, Sequence[float]], weight: float) -> None:
-        """Take over what `dump` gave. Raises ValueError if it cannot be such sums."""
+        """Take over what `dump` gave. Raises ValueError if it cannot be such sums; nothing is changed then."""
+        missing = [name for name in ("capacity", *SUMS) if not dumped.get(name)]
+        if missing:
+            raise ValueError(f"{missing[0]} is missing")
         lists = [[weight * value for value in dumped[name]] for name in SUMS]
         if len({len(values) for values in lists}) != 1 or not 2 <= len(lists[0]) <= MOST_COUNTS:
-            raise ValueError("its sums are of different lengths")
+            raise ValueError(f"its sums must have one length, from 2 to {MOST_COUNTS}")
         for name, values in zip(SUMS, lists, strict=True):
             setattr(self, name, values)
         self.departed = sum(self.departures_from)
@@ -238,7 +236,7 @@ class ThroughputCurve:
     def fit(self, weight: float, usual_seconds: float) -> None:
         """Set `service_seconds` and `capacity`: the largest capacity that is nearly as likely as the likeliest one."""
         self.unfitted = 0
-        profile = self.profile(weight, usual_seconds)
+        self.fitted = profile = self.profile(weight, usual_seconds)
         likelihoods = profile.log_likelihood.tolist()
         enough = max(likelihoods) - LIKELIHOOD_BAND
         chosen = max(i for i, likelihood in enumerate(likelihoods) if likelihood >= enough)
@@ -270,26 +268,23 @@ class ThroughputCurve:
         likelihood = log_busy - log_variance / 2 - (n + PRIOR_WEIGHT) * np.log(work * np.sqrt(residual))
         return Profile(GRID[:rows], work / (n + PRIOR_WEIGHT), likelihood, residual)
 
-    def estimate(self, weight: float, usual_seconds: float) -> CapacityEstimate:
+    def estimate(self, weight: float) -> CapacityEstimate:
         """The fitted values with 95 % intervals; (0, inf) while less than one response is remembered."""
-        n, s, c = self.departed / weight, self.service_seconds, self.capacity
-        if n < 1:
-            unknown = Interval(s, 0.0, math.inf), Interval(c, 0.0, math.inf), Interval(c / s, 0.0, math.inf)
-            return CapacityEstimate(n, *unknown)
-        capacity, seconds, likelihood, residual = self.profile(weight, usual_seconds)
-        variation = residual / (n + PRIOR_WEIGHT) / seconds**2
-        likely = likelihood >= likelihood.max() - HALF_CHI_SQUARE_95
-        capacity, seconds = capacity[likely], seconds[likely]
-        equals = n / max(1.0, float(variation[likely].max()))  # exponential responses of the same precision
+        n, s, c, profile = self.departed / weight, self.service_seconds, self.capacity, self.fitted
+        if n < 1 or profile is None:
+            return CapacityEstimate(n, *(Interval(value, 0.0, math.inf) for value in (s, c, c / s)))
+        columns = (profile.capacity, profile.service_seconds, profile.log_likelihood, profile.residual)
+        every = list(zip(*(column.tolist() for column in columns), strict=True))
+        enough = max(likelihood for _, _, likelihood, _ in every) - HALF_CHI_SQUARE_95
+        likely = [row for row in every if row[2] >= enough] + [(c, s, enough, 0.0)]
+        variation = max(residual / seconds**2 for _, seconds, _, residual in likely) / (n + PRIOR_WEIGHT)
+        equals = n / max(1.0, variation)  # exponential responses that would determine s as precisely
         down, up = gamma_quantile(equals, -Z95) / equals, gamma_quantile(equals, Z95) / equals
-        slowest = math.inf if down == 0 else float(seconds.max()) / down
+        throughputs = [capacity / seconds for capacity, seconds, _, _ in likely]
+        slowest = max(row[1] for row in likely) / down if down > 0 else math.inf
         return CapacityEstimate(
             n,
-            Interval(s, min(s, float(seconds.min()) / up), max(s, slowest)),
-            Interval(c, min(c, float(capacity.min())), max(c, float(capacity.max()))),
-            Interval(
-                c / s,
-                min(c / s, float((capacity / seconds).min()) * down),
-                max(c / s, float((capacity / seconds).max()) * up),
-            ),
+            Interval(s, min(row[1] for row in likely) / up, slowest),
+            Interval(c, min(row[0] for row in likely), max(row[0] for row in likely)),
+            Interval(c / s, min(throughputs) * down, max(throughputs) * up),
         )

@@ -15,7 +15,8 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from dispatcher.core.interfaces import Drawing, Learner
+from dispatcher.core.interfaces import CurveEstimate, Drawing, Estimate, Learner
+from dispatcher.core.plane import decision_plane
 from dispatcher.core.regret import RegretMeter
 from dispatcher.net.addresses import Address, bound, listen_on
 from dispatcher.net.control import LARGEST, Changes, Control, Guard, answer
@@ -27,6 +28,22 @@ from dispatcher.recorders.prometheus import LearningCollector
 BACKLOG = 128
 SHOWN = 12  # of them on the page
 EXPLAINED = 100  # decisions that /explain remembers
+
+
+def bounds(low: float, high: float) -> list[float | None]:
+    """For JSON, which has no infinity."""
+    return [low, high if math.isfinite(high) else None]
+
+
+def curve_of(estimate: Estimate | None) -> dict[str, Any] | None:
+    """The service time, capacity and throughput of a pool with 95 % intervals, where the policy learns them."""
+    if not isinstance(estimate, CurveEstimate):
+        return None
+    every = ("service_seconds", "capacity", "throughput")
+    return {
+        name: {"value": found.value, "interval": bounds(found.low, found.high)}
+        for name, found in ((name, getattr(estimate, name)) for name in every)
+    }
 
 
 class Admin:
@@ -110,7 +127,8 @@ class Admin:
             **self._control.about(),
             "decisions": self._rows.count,
             "draining": self._server.draining,
-            "regret": {"total": self._meter.total, **self._meter.by_cause} if self._meter.known else None,
+            "regret": self._regret(),
+            "plane": decision_plane(policy, self._server.router.fleet.pools, self._meter, self._clock()),
             "episode": self._episode(learner) if learner else None,
             "pools": self._pools(learner),
         }
@@ -118,6 +136,14 @@ class Admin:
             rows = list(self._rows.rows)[-decisions:]
             state["last"] = [self._explained(row) for row in reversed(rows)]
         return state
+
+    def _regret(self) -> dict[str, Any] | None:
+        meter = self._meter
+        if not meter.known:
+            return None
+        by_cause = {cause.value: count for cause, count in meter.by_cause.items()}
+        excess = sum(meter.excess.values())
+        return {"total": meter.total, **by_cause, "excess": excess, "oracle": meter.oracle}
 
     def _episode(self, learner: Learner) -> dict[str, Any]:
         episode = learner.episode
@@ -147,10 +173,10 @@ class Admin:
                 "true_rate": spec.true_rate,
             }
             estimate = estimates.get(spec.id)
-            low, high = estimate.interval if estimate else (None, None)
             entry |= {
                 "estimate": estimate.rate if estimate else None,
-                "interval": [low, high if high is not None and math.isfinite(high) else None],
+                "interval": bounds(*estimate.interval) if estimate else [None, None],
+                "curve": curve_of(estimate),
                 "observations": estimate.observations if estimate else None,
                 "rate_in_use": learner.rate(spec.id) if learner and spec.id in router.fleet else None,
                 "probability": drawn.get(spec.id),

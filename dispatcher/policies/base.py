@@ -180,6 +180,8 @@ class LearningPolicy(SedPolicy):
     so that a passing failure costs no knowledge. `rate` is the latest estimate, unless a subclass says otherwise.
     """
 
+    state_kind = "rates"
+
     def __init__(
         self,
         *,

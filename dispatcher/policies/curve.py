@@ -157,9 +157,18 @@ class Curve(IndexPolicy):
 
     def estimates(self) -> Mapping[str, CapacityEstimate]:
         """Of the open pools, and of those that left and are remembered."""
-        usual = self.usual_seconds
         states = {**self._left, **self._states}
-        return {pool: state.estimate(self._weight, usual) for pool, state in states.items()}
+        return {pool: state.estimate(self._weight) for pool, state in states.items()}
+
+    @property
+    def oracle(self) -> str:
+        return "the score of curve with the true service times and servers, at the present arrival rates"
+
+    def true_costs(self, pools: Sequence[PoolView], rates: Mapping[str, float]) -> Sequence[float]:
+        """The score with s = 1/rate and c = the configured servers, at the present arrival rates."""
+        return [
+            cost(pool.in_flight, 1 / rates[pool.id], float(pool.servers), self.arrival_rate(pool.id)) for pool in pools
+        ]
 
     # -- routing
 
@@ -314,13 +323,19 @@ class Curve(IndexPolicy):
         return {pool: state.dump(self._weight) for pool, state in states.items() if state.departed}
 
     def recall(self, known: Remembered) -> None:
-        """Treat these pools as if they had been here before."""
+        """Treat these pools as if they had been here before. Raises ConfigError."""
+        recalled: dict[str, _PoolState] = {}
         for pool, sums in list(known.items())[:REMEMBERED]:
-            state = self._left[pool] = _PoolState(FIRST_USUAL_SECONDS)
-            state.load(sums, self._weight)
+            recalled[pool] = state = _PoolState(FIRST_USUAL_SECONDS)
+            try:
+                state.load(sums, self._weight)
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"what is known of pool {pool!r} is no throughput curve: {error}") from error
+        self._left |= recalled
+        for state in recalled.values():
             self._work += state.work
             self._responses += state.departed
-        for state in self._left.values():
+        for state in recalled.values():
             state.fit(self._weight, self.usual_seconds)
 
     def _set_memory(self) -> None:

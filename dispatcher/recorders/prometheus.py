@@ -6,7 +6,7 @@ The registry is passed in. Label values come from the configuration or from fixe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -14,7 +14,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from dispatcher.core.episodes import Episode
 from dispatcher.core.fleet import Fleet
-from dispatcher.core.interfaces import Drawing, FleetView, Learner, Policy, RejectionLearner
+from dispatcher.core.interfaces import (
+    CurveEstimate,
+    Drawing,
+    Estimate,
+    FleetView,
+    Learner,
+    Policy,
+    RejectionLearner,
+)
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase, PoolSpec
 from dispatcher.errors import RequestError
@@ -24,6 +32,12 @@ SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 20.0, 60.0)  # few: they are 
 ARRIVALS = (1, 2, 5, 10, 20, 50, 100, 1000, 10000)
 GONE_KEPT = 64  # pools that left and whose series stay
 CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx")
+
+CURVE_GAUGES = (  # name, attribute of the estimate, text
+    ("service_seconds", "service_seconds", "Seconds that a request takes while the pool keeps up."),
+    ("capacity", "capacity", "Requests in flight up to which the pool keeps up."),
+    ("throughput", "throughput", "Requests per second that the pool completes at the most."),
+)
 
 Notify = Callable[..., None]
 
@@ -257,6 +271,19 @@ class LearningCollector:
             for cause, count in self._meter.by_cause.items():
                 family.add_metric([cause.value], count)
             yield family
+            text = "Sum over decisions of (cost of the chosen pool - least cost) / least cost, by the oracle's costs."
+            yield CounterMetricFamily("lased_regret_excess", text, sum(self._meter.excess.values()))
+
+    def _curves(self, estimates: Mapping[str, Estimate]) -> Iterable[Metric]:
+        """Of a policy that learns capacities."""
+        curves = {pool: found for pool, found in estimates.items() if isinstance(found, CurveEstimate)}
+        for name, attribute, text in CURVE_GAUGES if curves else ():
+            for suffix, bound, what in (("", "value", ""), ("_low", "low", "Lower 95 % bound: "),
+                                        ("_high", "high", "Upper 95 % bound: ")):  # fmt: skip
+                family = GaugeMetricFamily(f"lased_pool_{name}{suffix}", what + text, labels=["pool"])
+                for pool, found in curves.items():
+                    family.add_metric([pool], getattr(getattr(found, attribute), bound))
+                yield family
 
     def _beliefs(self, learner: Learner) -> Iterable[Metric]:
         def gauge(name: str, text: str) -> GaugeMetricFamily:
@@ -277,6 +304,7 @@ class LearningCollector:
             ratio.add_metric([pool], estimate.rate / estimates[pools[0]].rate)
             seen.add_metric([pool], estimate.observations)
         yield from (rate, low, high, ratio, seen)
+        yield from self._curves({pool: estimates[pool] for pool in pools})
         if isinstance(learner, Drawing):
             chance = gauge("lased_choice_probability", "With which the pool would be drawn, as of the last decision.")
             for pool, probability in learner.probabilities().items():

@@ -211,7 +211,7 @@ def test_target_rate_interval_and_counter_agg_rules(query, words):
 async def test_every_metric_and_label_in_a_query_exists():
     known = {}
     families = []
-    for policy in ("lased", "exp3_ix"):
+    for policy in ("curve", "lased", "exp3_ix"):
         async with front(None, None, policy=policy, shadow=["jsq"], retry={"attempts": 1}) as f:
             host, port = f.admin
             await f.ask(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n")

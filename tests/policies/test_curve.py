@@ -43,13 +43,7 @@ def test_golden_trace(name, monkeypatch):
     policy, router = curve_router(len(pools), memory=trace["memory"] or 0)
     expected = {row["arrival"]: row for row in trace["after"]}
     noted = []
-    join = policy.request_joined
-
-    def note_and_join(pool, at):
-        noted.extend(known(policy, pools))
-        join(pool, at)
-
-    monkeypatch.setattr(router, "_request_joined", note_and_join)
+    monkeypatch.setattr(router, "_request_joined", noting_join(policy, pools, noted))
     choices, checksum, now, ends = [0] * len(pools), 0, 0.0, []
     for j in range(1, trace["arrivals"] + 1):
         now += (0.2 + 1.6 * fraction(0.7548776662466927 * j)) / trace["arrivals_per_second"]
@@ -57,11 +51,7 @@ def test_golden_trace(name, monkeypatch):
             at, _, ticket, how = heapq.heappop(ends)
             router.settle(ticket, at, OUTCOMES[how])
         before = {i: router.fleet[str(i)].in_flight for i in range(len(pools))}
-        noted = []
-        router._request_joined = lambda pool, now: (
-            noted.extend(known(policy, pools)),
-            policy.request_joined(pool, now),
-        )
+        noted.clear()
         ticket = router.route(Job(j), now)
         i = int(ticket.pool.id)
         if j in expected:
@@ -78,6 +68,16 @@ def test_golden_trace(name, monkeypatch):
         heapq.heappush(ends, (now + took, j, ticket, end_of(j, slow_from is not None)))
     assert choices == trace["choices_by_pool"]
     assert checksum == trace["order_checksum"]
+
+
+def noting_join(policy, pools, noted):
+    """A `request_joined` that first appends what the policy knows to `noted`."""
+
+    def join(pool, now):
+        noted.extend(known(policy, pools))
+        policy.request_joined(pool, now)
+
+    return join
 
 
 def known(policy, pools):
