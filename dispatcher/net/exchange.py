@@ -231,7 +231,8 @@ class Exchange:
             if error.status < 500:
                 outcome = Outcome.OK  # 429 is an answer, and no failure
             else:
-                outcome = Outcome.TIMED_OUT if error.status == 504 else Outcome.FAILED
+                if not isinstance(error, UpstreamStale):  # an old connection's end says nothing of the pool now
+                    outcome = Outcome.TIMED_OUT if error.status == 504 else Outcome.FAILED
                 if not self._is_expected(error):
                     forwarder.events.upstream_failed(pool, error)
         finally:
