@@ -146,6 +146,7 @@ class Completion:
 
     service_time: seconds of work, None where it is not known or must not teach. accepted: whether the pool took the
     request; None if that is not known. retry_after: seconds for which one that did not asked to be left alone.
+    first_byte_at: when the head of the pool's response arrived; None if none arrived, and in simulations.
     """
 
     ticket: Ticket
@@ -155,3 +156,4 @@ class Completion:
     report: Report | None = None
     accepted: bool | None = None
     retry_after: float = 0.0
+    first_byte_at: float | None = None
