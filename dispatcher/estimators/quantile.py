@@ -1,0 +1,36 @@
+"""A quantile of the last observations, exact."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+
+
+class RecentQuantile:
+    """The q-quantile of the last `size` observations: the one of rank ⌊q (n − 1)⌋ among n, counted from 0.
+
+    >>> recent = RecentQuantile(q=0.5, size=3)
+    >>> recent.value is None
+    True
+    >>> for x in (9, 1, 2, 3): recent.add(x)
+    >>> recent.value
+    2
+    """
+
+    __slots__ = ("_last", "_sorted", "q")
+
+    def __init__(self, q: float, size: int) -> None:
+        self.q = q
+        self._last: deque[int] = deque(maxlen=size)
+        self._sorted: list[int] = []
+
+    def add(self, x: int) -> None:
+        if len(self._last) == self._last.maxlen:
+            del self._sorted[bisect_left(self._sorted, self._last[0])]
+        self._last.append(x)
+        insort(self._sorted, x)
+
+    @property
+    def value(self) -> int | None:
+        """None before the first observation."""
+        return self._sorted[int(self.q * (len(self._sorted) - 1))] if self._sorted else None

@@ -1,0 +1,79 @@
+"""p2c_ewma: the `ewma` balancer of ingress-nginx; of two pools drawn at random, the one with the lesser latency.
+
+Rule: each pool has E_i, an exponentially weighted moving average of its response times, and t_i, the time of its last
+change. A response of y seconds sets E_i to E_i w + y (1 − w), where w = exp(−(now − t_i)/decay). Two distinct pools
+are drawn, and the request joins the one with the lesser E_i exp(−(now − t_i)/decay); the first one drawn wins a tie.
+The comparison changes nothing, so a pool without traffic looks faster with time and is tried again. A pool that joins
+starts with the average of the E_i of the others. Every response counts, failed ones too.
+
+Source: kubernetes/ingress-nginx, rootfs/etc/nginx/lua/balancer/ewma.lua, decay 10 s. `peak_ewma` differs in three
+points: it multiplies by the requests in flight, it raises L_i at once to a slow response, and it counts successes only.
+
+Differences from the source: the response time runs from the routing of the request to the end of the response; nginx
+adds the time to connect, which it then counts twice. The two pools are drawn by other means, with equal chances. A
+pool that joins is stamped with the time of the last request or response.
+
+Limits: the rule does not see the requests in flight, so a burst goes to one of the two pools until its first response
+arrives. A pool that fails quickly looks fast; the health checks must remove it.
+"""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+from dispatcher.core.interfaces import FleetView, PoolView
+from dispatcher.core.types import Added, Change, Completion
+from dispatcher.errors import ConfigError
+from dispatcher.policies.base import IndexPolicy
+
+DRAWN = 2  # pools that are compared
+
+
+class P2cEwma(IndexPolicy):
+    """The lesser moving average of response times of two pools drawn at random, as in ingress-nginx.
+
+    decay: seconds in which the weight of the past falls to 1/e.
+    """
+
+    def __init__(self, *, rng: Random, decay: float = 10.0) -> None:
+        super().__init__(rng=rng)
+        if not 0 < decay < math.inf:
+            raise ConfigError(f"decay must be a positive number of seconds, not {decay:g}")
+        self.decay = decay
+        self._latency: dict[str, tuple[float, float]] = {}  # by pool: E_i in seconds, t_i
+        self._now = -math.inf  # the time of the last request or response
+
+    def latency(self, pool: str, now: float, response: float = 0.0) -> float:
+        """E_i after a response of this many seconds; without one, E_i as it is compared. Seconds."""
+        latency, at = self._latency[pool]
+        kept = math.exp(-max(0.0, now - at) / self.decay)
+        return latency * kept + response * (1.0 - kept)
+
+    def score(self, pool: PoolView, now: float) -> float:
+        return self.latency(pool.id, now)
+
+    def best(self, fleet: FleetView, now: float) -> PoolView:
+        self._now = now
+        return self.least(self.draw(fleet.pools, DRAWN), now)
+
+    def learn(self, done: Completion, fleet: FleetView) -> None:
+        pool, now = done.ticket.decision.pool, done.finished_at
+        self._now = now
+        if pool in self._latency:
+            self._latency[pool] = self.latency(pool, now, now - done.ticket.routed_at), now
+        super().learn(done, fleet)
+
+    def adapt(self, change: Change, fleet: FleetView) -> None:
+        if isinstance(change, Added):
+            self._latency[change.spec.id] = self._start()
+        else:
+            del self._latency[change.pool]
+        super().adapt(change, fleet)
+
+    def _start(self) -> tuple[float, float]:
+        """E_i and t_i of a pool that joins. Before the first response its t_i lets that response replace E_i."""
+        latencies = [latency for latency, _ in self._latency.values()]
+        if not any(latencies):
+            return 0.0, -math.inf
+        return sum(latencies) / len(latencies), self._now
