@@ -1,6 +1,6 @@
-"""Recent response times of one pool, by the number of requests in flight that each found; the median is what counts.
+"""Medians of recent response times of one pool, by the number of requests in flight that each request found.
 
-Memory is bounded: the last 16 response times at a count, and the 64 counts that were used last.
+Memory is bounded: it holds the last 16 response times at each count, and the 64 counts that were used last.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Latencies:
 
     def __init__(self) -> None:
         self._at: OrderedDict[int, deque[float]] = OrderedDict()
-        self._medians: dict[int, float] = {}  # those that were worked out since the last change
+        self._medians: dict[int, float] = {}  # computed since the last change
 
     def add(self, found: int, seconds: float) -> None:
-        """A request that found this many others in flight was answered after this many seconds."""
+        """Add the response time of a request that found this many others in flight."""
         times = self._at.get(found)
         if times is None:
             times = self._at[found] = deque(maxlen=KEPT)

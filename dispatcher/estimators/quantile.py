@@ -1,4 +1,4 @@
-"""A quantile of the last observations, exact."""
+"""The exact quantile of the last observations."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import deque
 
 
 class RecentQuantile:
-    """The q-quantile of the last `size` observations: the one of rank ⌊q (n − 1)⌋ among n, counted from 0.
+    """The q-quantile of the last `size` observations: the value of rank ⌊q (n − 1)⌋ among n, counted from 0.
 
     >>> recent = RecentQuantile(q=0.5, size=3)
-    >>> recent.value is None
-    True
+    >>> recent.value
+    0
     >>> for x in (9, 1, 2, 3): recent.add(x)
     >>> recent.value
     2
@@ -31,6 +31,6 @@ class RecentQuantile:
         insort(self._sorted, x)
 
     @property
-    def value(self) -> int | None:
-        """None before the first observation."""
-        return self._sorted[int(self.q * (len(self._sorted) - 1))] if self._sorted else None
+    def value(self) -> int:
+        """0 before the first observation."""
+        return self._sorted[int(self.q * (len(self._sorted) - 1))] if self._sorted else 0

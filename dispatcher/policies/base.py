@@ -30,7 +30,7 @@ def has_room(pool: PoolView) -> bool:
 
 
 def forget_oldest(known: dict[str, Any], there: Container[str]) -> None:
-    """Drop the entry of the pool that was noted first, if too many pools are known that are not there any more."""
+    """Delete the oldest entry of a pool that is not there, if there are more than `REMEMBERED` such entries."""
     absent = [pool for pool in known if pool not in there]
     if len(absent) > REMEMBERED:
         del known[absent[0]]

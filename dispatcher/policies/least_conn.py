@@ -1,14 +1,15 @@
-"""least_conn: weighted least connections; the least (q + 1)/w, where w is the weight, `guess` times `servers`.
+"""least_conn: each request joins the pool with the least (q + 1)/w, where w is the weight, `guess` times `servers`.
 
-Rule: argmin (q_i + 1)/w_i. The request to be routed is counted, so the pools are compared as they would be after it
-joined. Source: Linux Virtual Server, its scheduler `sed` (ip_vs_sed.c).
+Rule: argmin (q_i + 1)/w_i, where q_i is the number of requests in flight. The request to be routed is counted, so the
+rule compares the pools as they would be after it joined. Source: Linux Virtual Server, scheduler `sed` (ip_vs_sed.c).
 
-`nginx_least_conn` compares q_i/w_i: all its idle pools tie, and weighted round robin decides among them.
-`haproxy_leastconn` gives an idle pool the key 0, so an idle pool goes before every busy one, however slow it is.
-This policy gives an idle pool 1/w_i: a fast pool with few requests can go before a slow idle one. `esed` is the same
-rule for pools of one server; for more servers it counts only the requests that wait for one.
+Three policies here are close to it:
+- `nginx_least_conn` compares q_i/w_i. All idle pools then tie, and weighted round robin decides among them.
+- `haproxy_leastconn` gives an idle pool the score 0. An idle pool then goes before every busy one, however slow it is.
+- `esed` is the same rule for pools of one server. For more servers it counts only the requests that have to wait.
+Here an idle pool has the score 1/w_i, so a fast pool with few requests can go before a slow idle one.
 
-Limits: the weights are fixed, so a wrong guess stays wrong; with equal weights the rule is that of `jsq`.
+Limits: the weights are fixed, so a wrong guess stays wrong. With equal weights the rule is that of `jsq`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dispatcher.policies.base import IndexPolicy
 
 
 class LeastConn(IndexPolicy):
-    """Least (requests in flight + 1)/weight, where the weight is guess × servers.
+    """Least (requests in flight + 1)/weight; the weight is guess × servers.
 
     ties: `first` (the first pool of the fleet), `random`, `slowest`, `fastest` (by the guess).
     """

@@ -1,20 +1,22 @@
-"""p2c_ewma: the `ewma` balancer of ingress-nginx; of two pools drawn at random, the one with the lesser latency.
+"""p2c_ewma: each request joins the faster of two random pools, as in the `ewma` balancer of ingress-nginx.
 
 Rule: each pool has E_i, an exponentially weighted moving average of its response times, and t_i, the time of its last
-change. A response of y seconds sets E_i to E_i w + y (1 − w), where w = exp(−(now − t_i)/decay). Two distinct pools
-are drawn, and the request joins the one with the lesser E_i exp(−(now − t_i)/decay); the first one drawn wins a tie.
-The comparison changes nothing, so a pool without traffic looks faster with time and is tried again. A pool that joins
-starts with the average of the E_i of the others. Every response counts, failed ones too.
+change. A response after y seconds sets E_i to E_i k + y (1 − k), where k = exp(−(now − t_i)/decay). Two distinct pools
+are drawn, and the request joins the one with the lesser E_i k. If both are equal, the first one drawn gets it.
+A comparison leaves E_i as it is, so a pool without traffic looks faster with time and is tried again. A pool that
+joins starts with the average of the E_i of the others. Every response counts, that of a failed request too.
 
-Source: kubernetes/ingress-nginx, rootfs/etc/nginx/lua/balancer/ewma.lua, decay 10 s. `peak_ewma` differs in three
-points: it multiplies by the requests in flight, it raises L_i at once to a slow response, and it counts successes only.
+Source: kubernetes/ingress-nginx, rootfs/etc/nginx/lua/balancer/ewma.lua, with a decay of 10 s. Finagle's rule,
+`peak_ewma`, multiplies by the requests in flight, takes over a slow response at once, and counts successes only.
 
-Differences from the source: the response time runs from the routing of the request to the end of the response; nginx
-adds the time to connect, which it then counts twice. The two pools are drawn by other means, with equal chances. A
-pool that joins is stamped with the time of the last request or response.
+Differences from the source:
+- A response time runs from the routing of the request to the end of the response. The source also adds the time to
+  connect, which nginx has already counted.
+- The two pools are drawn in another way, with equal chances.
+- A pool that joins is stamped with the time of the last request or response.
 
-Limits: the rule does not see the requests in flight, so a burst goes to one of the two pools until its first response
-arrives. A pool that fails quickly looks fast; the health checks must remove it.
+Limits: the rule does not use the requests in flight. At high load one pool gets all that arrives until its first slow
+response returns, and the queues swing. A pool that fails quickly looks fast; the health checks must remove it.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ from dispatcher.core.types import Added, Change, Completion
 from dispatcher.errors import ConfigError
 from dispatcher.policies.base import IndexPolicy
 
-DRAWN = 2  # pools that are compared
+DRAWN = 2  # pools compared
 
 
 class P2cEwma(IndexPolicy):
-    """The lesser moving average of response times of two pools drawn at random, as in ingress-nginx.
+    """The faster of two random pools by a moving average of response times, as in ingress-nginx.
 
-    decay: seconds in which the weight of the past falls to 1/e.
+    decay: seconds after which the weight of an old response time has fallen to 1/e.
     """
 
     def __init__(self, *, rng: Random, decay: float = 10.0) -> None:
@@ -45,7 +47,7 @@ class P2cEwma(IndexPolicy):
         self._now = -math.inf  # the time of the last request or response
 
     def latency(self, pool: str, now: float, response: float = 0.0) -> float:
-        """E_i after a response of this many seconds; without one, E_i as it is compared. Seconds."""
+        """Seconds: E_i after a response that took this long, or E_i k, which is compared, without one."""
         latency, at = self._latency[pool]
         kept = math.exp(-max(0.0, now - at) / self.decay)
         return latency * kept + response * (1.0 - kept)
@@ -72,7 +74,7 @@ class P2cEwma(IndexPolicy):
         super().adapt(change, fleet)
 
     def _start(self) -> tuple[float, float]:
-        """E_i and t_i of a pool that joins. Before the first response its t_i lets that response replace E_i."""
+        """E_i and t_i of a pool that joins. Before any response t_i is so old that the first one replaces E_i."""
         latencies = [latency for latency, _ in self._latency.values()]
         if not any(latencies):
             return 0.0, -math.inf

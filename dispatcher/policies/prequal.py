@@ -1,35 +1,41 @@
-"""prequal: Prequal, from Google; probes of pools, and a rule on requests in flight (RIF) and latency.
+"""prequal: each request joins a pool by Google's Prequal, from probes of requests in flight (RIF) and latency.
 
-Rule. A probe of a pool returns its RIF and its latency, the median of recent response times that found a RIF at or
-near the present one. The policy keeps at most `pool_size` (m) probes, one a pool. A probe is hot if its RIF exceeds
-the `q_rif` quantile of the RIFs that recent probes returned; otherwise it is cold. The request joins the cold pool of
-the least latency; if all probes are hot, it joins the pool of the least RIF. With fewer than two probes the pool is
-drawn at random. After each choice, in this order:
-  1. the RIF of the probe used rises by one, and its use is counted;
-  2. `remove` (r_remove) probes are removed, in turn the oldest and the worst. The worst is the hot one of the largest
-     RIF; if none is hot, it is the one of the largest latency;
-  3. `probes` (r_probe) pools are drawn without replacement and probed; a new probe replaces the one of the same pool.
-A probe ends when it is `max_age` seconds old, and after b uses. With n pools b = max(1, (1 + delta)/((1 − m/n) r_probe
-− r_remove)), rounded at random so that its mean is right; if the denominator is not positive, uses are not limited.
+A probe of a pool returns its RIF and its latency: the median of recent response times that found the present RIF, or
+the nearest one with data. At most `pool_size` (m) probes are kept, one for each pool. A probe is hot if its RIF exceeds
+the `q_rif` quantile of the RIFs of recent probes; otherwise it is cold.
 
-Source: Wydrowski, Kleinberg, Rumble, Archer, *Load is not what you should balance: Introducing Prequal*, NSDI 2024,
-section 4 and the defaults of section 5 (the asynchronous mode). The size of the window of RIFs is not in the paper.
+Rule: the request joins the cold pool of the least latency. If all probes are hot, it joins the pool of the least RIF.
+With fewer than two probes a pool is drawn at random. After each choice three things happen, in this order:
+1. The RIF of the probe that was used rises by one, and its use is counted.
+2. `remove` (r_remove) probes are removed, in turn the oldest and the worst. The worst is the hot probe of the largest
+   RIF; if none is hot, it is the probe of the largest latency.
+3. `probes` (r_probe) pools are drawn without replacement and probed.
+A probe ends after `max_age` seconds and after b uses. With n pools
+b = max(1, (1 + delta)/((1 − m/n) r_probe − r_remove)), rounded at random to a whole number with that mean. The paper
+assumes that n is larger than m; where the denominator is not positive, the uses are not limited here.
 
-Differences from the source. In the paper the servers answer the probes. This dispatcher has no probe endpoint, so it
-answers a probe at once from what it knows: its own requests in flight at the pool, and the response times that it has
-measured. A single client of the paper would learn the same. Where a pool reports its queue (`Report.queue_depth`), the
-reported requests of other clients are added for `max_age` seconds. Idle clients of the paper probe by a timer; here a
-request that comes more than `max_age` after the last probes first has new ones made.
+Source: Wydrowski, Kleinberg, Rumble, Archer, *Load is not what you should balance: Introducing Prequal*, NSDI 2024:
+section 4, asynchronous mode, and the baseline parameters of section 5. `window` and the order of equals are our choice.
 
-Limits: the median and the RIF rule balance response times, not work; with few pools the exact count is known and the
-rule uses it only as hot or cold. A pool without responses has latency 0 and is preferred while it is cold. A pool that
-fails quickly stays cold; the health checks must remove it.
+Differences from the source:
+- In the paper the servers answer probes. Pools here have no endpoint for probes. This policy answers each one at once,
+  from its own requests in flight and the response times that it measured. A server without other clients would return
+  the same, except for the network's part of the time.
+- Where a pool reports its queue (`Report.queue_depth`), the requests of other clients are added to its RIF for
+  `max_age` seconds.
+- An idle client of the paper sends probes by a timer. Here the first request after `max_age` seconds without any
+  makes new probes before the choice.
+
+Limits: among cold pools only the latency decides, so the rule is less fine than a comparison of counts. A probe does
+not see the responses that arrive after it, so with few requests a probe shows more in flight than there is. A pool without responses has latency 0 and is preferred while it is cold. A pool that fails quickly stays cold;
+the health checks must remove it.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from operator import itemgetter
 from random import Random
 
 from dispatcher.core.interfaces import FleetView, PoolView
@@ -41,12 +47,12 @@ from dispatcher.policies.base import BasePolicy, forget_oldest
 
 MOST = 1000  # probes: kept, for each request, and in the window
 ENOUGH = 2  # probes that a choice needs
-NO_REPORT = (-math.inf, 0)
+NO_REPORT = (-math.inf, 0)  # time, requests of other clients
 
 
 @dataclass(slots=True)
 class Probe:
-    """What a probe returned. at: when. rif: counts up with use. latency: seconds. uses: how many are left."""
+    """The answer to a probe. at: seconds. rif: rises with each use. latency: seconds. uses: how many are left."""
 
     pool: str
     at: float
@@ -56,11 +62,11 @@ class Probe:
 
 
 class Prequal(BasePolicy):
-    """Least latency among pools with few requests in flight, by probes, as in Prequal (NSDI 2024).
+    """Least latency among pools with few requests in flight, as in Prequal (NSDI 2024).
 
-    probes, remove: probes made and removed for each request, fractions allowed. pool_size: probes kept. max_age:
-    seconds. delta: of the limit of uses. q_rif: from 0 (requests in flight decide) to 1 (latency decides). window:
-    probes in the quantile.
+    probes, remove: probes that are made and removed for each request, fractions allowed. pool_size: probes kept.
+    max_age: seconds after which a probe is dropped. delta: how far uses may exceed the supply of probes. q_rif: from
+    0 (requests in flight decide) to 1 (latency decides). window: probes that the quantile is taken over.
     """
 
     def __init__(
@@ -94,9 +100,10 @@ class Prequal(BasePolicy):
         self.max_age, self.delta = max_age, delta
         self._pooled: dict[str, Probe] = {}  # by pool, the oldest first
         self._rifs = RecentQuantile(q_rif, window)
-        self._latencies: dict[str, Latencies] = {}  # also of pools that left and may come back
-        self._others: dict[str, tuple[float, int]] = {}  # when a pool reported, and the requests there of other clients
-        self._to_probe = self._to_remove = 0.0  # what fractional rates have left over
+        self._hot_above = self._rifs.value
+        self._latencies: dict[str, Latencies] = {}  # includes pools that left
+        self._others: dict[str, tuple[float, int]] = {}  # by pool: time of the report, requests of others
+        self._to_probe = self._to_remove = 0.0  # remainders of the rates
         self._oldest_next = True
         self._probed_at = -math.inf
 
@@ -112,89 +119,78 @@ class Prequal(BasePolicy):
         return Decision(pool.id, memo=found)
 
     def rif(self, pool: PoolView, now: float) -> int:
-        """The requests in flight that a probe returns."""
+        """The requests in flight that a probe of this pool returns now."""
         at, others = self._others.get(pool.id, NO_REPORT)
         return pool.in_flight + (others if now - at <= self.max_age else 0)
 
-    def is_hot(self, probe: Probe) -> bool:
-        limit = self._rifs.value
-        return limit is not None and probe.rif > limit
-
     def uses(self, pools: int) -> float:
-        """b: how often a probe may be used where there are this many pools, before rounding."""
+        """b, before rounding: how often a probe may be used if there are this many pools."""
         gain = (1 - self.pool_size / pools) * self.probes - self.remove
         return max(1.0, (1 + self.delta) / gain) if gain > 0 else math.inf
 
+    def _order(self, probe: Probe) -> tuple[bool, float, float]:
+        """The hot/cold rule as a sort key: the best probe has the least key, the worst has the largest."""
+        if probe.rif > self._hot_above:
+            return True, probe.rif, probe.latency
+        return False, probe.latency, probe.rif
+
     def _select(self, fleet: FleetView) -> PoolView:
-        """Apply the hot/cold rule to the probes of these pools, and use the probe; or draw a pool."""
+        """Return the pool of the best probe and count the use. With too few probes, draw a pool."""
+        usable = []
+        for probe in self._pooled.values():
+            try:
+                usable.append((self._order(probe), fleet[probe.pool], probe))
+            except KeyError:
+                continue
         pools = fleet.pools
-        usable = self._usable(fleet)
         if len(usable) < min(ENOUGH, len(pools)):
             return pools[int(self.rng.random() * len(pools))]
-        cold = [probe for probe in usable if not self.is_hot(probe)]
-        if cold:
-            best = min(cold, key=lambda probe: (probe.latency, probe.rif))
-        else:
-            best = min(usable, key=lambda probe: (probe.rif, probe.latency))
+        _, pool, best = min(usable, key=itemgetter(0))
         best.rif += 1
         best.uses -= 1
         if best.uses <= 0:
             del self._pooled[best.pool]
-        return fleet[best.pool]
-
-    def _usable(self, fleet: FleetView) -> list[Probe]:
-        """The probes of pools that may be chosen."""
-        usable = []
-        for pool, probe in self._pooled.items():
-            try:
-                fleet[pool]
-            except KeyError:
-                continue
-            usable.append(probe)
-        return usable
+        return pool
 
     def _expire(self, now: float) -> None:
-        for probe in list(self._pooled.values()):
-            if now - probe.at <= self.max_age:
-                return
-            del self._pooled[probe.pool]
+        while self._pooled:
+            oldest = next(iter(self._pooled.values()))
+            if now - oldest.at <= self.max_age:
+                break
+            del self._pooled[oldest.pool]
 
     def _remove_some(self) -> None:
         """Remove the oldest probe and the worst one in turn, at the rate `remove`."""
         self._to_remove += self.remove
         while self._to_remove >= 1:
             self._to_remove -= 1
-            if not self._pooled:
-                continue
-            pool = next(iter(self._pooled)) if self._oldest_next else self._worst()
-            self._oldest_next = not self._oldest_next
-            del self._pooled[pool]
-
-    def _worst(self) -> str:
-        probes = self._pooled.values()
-        hot = [probe for probe in probes if self.is_hot(probe)]
-        if hot:
-            return max(hot, key=lambda probe: probe.rif).pool
-        return max(probes, key=lambda probe: probe.latency).pool
+            if self._pooled:
+                probes = self._pooled.values()
+                probe = next(iter(probes)) if self._oldest_next else max(probes, key=self._order)
+                self._oldest_next = not self._oldest_next
+                del self._pooled[probe.pool]
 
     def _make_probes(self, fleet: FleetView, now: float, joined: str = "") -> None:
-        """Probe pools at the rate `probes`. joined: the pool that gets a request now, which the fleet does not show."""
+        """Probe pools at the rate `probes`. joined: the pool whose new request the fleet does not count yet."""
         self._probed_at = now
         self._to_probe += self.probes
         wanted = int(self._to_probe)
         self._to_probe -= wanted
-        uses = self.uses(len(fleet.pools))
+        pooled, uses = self._pooled, self.uses(len(fleet.pools))
         for pool in self.draw(fleet.pools, wanted):
-            rif = self.rif(pool, now) + (pool.id == joined)
+            name, rif = pool.id, self.rif(pool, now)
+            if name == joined:
+                rif += 1
             self._rifs.add(rif)
-            self._pooled.pop(pool.id, None)
-            self._pooled[pool.id] = Probe(pool.id, now, rif, self._latencies[pool.id].near(rif), self._rounded(uses))
-            if len(self._pooled) > self.pool_size:
-                del self._pooled[next(iter(self._pooled))]
+            pooled.pop(name, None)
+            pooled[name] = Probe(name, now, rif, self._latencies[name].near(rif), self._rounded(uses))
+            if len(pooled) > self.pool_size:
+                del pooled[next(iter(pooled))]
+        self._hot_above = self._rifs.value
 
     def _rounded(self, uses: float) -> float:
-        """A whole number whose mean is `uses`."""
-        return uses if math.isinf(uses) else math.floor(uses + self.rng.random())
+        """A random whole number with this mean."""
+        return uses if uses == math.inf else math.floor(uses + self.rng.random())
 
     def learn(self, done: Completion, fleet: FleetView) -> None:
         ticket = done.ticket
@@ -209,7 +205,7 @@ class Prequal(BasePolicy):
         super().learn(done, fleet)
 
     def _reported(self, report: Report, pool: PoolView) -> None:
-        """Note the requests of other clients, unless a later report is known."""
+        """Keep the number of requests of other clients, unless a later report is known."""
         if report.queue_depth is not None and report.at >= self._others.get(pool.id, NO_REPORT)[0]:
             self._others[pool.id] = report.at, max(0, round(report.queue_depth) - pool.in_flight)
 

@@ -1,23 +1,25 @@
-"""traefik_leasttime: Traefik's `leasttime`; the least mean time to first byte × (requests in flight + 1)/weight.
+"""traefik_leasttime: each request joins the pool with the least mean time to first byte × (requests in flight + 1).
 
-Rule: argmin T_i (q_i + 1)/w_i. T_i is the mean of the last 100 times to first byte of pool i, each cut to whole
-milliseconds; w_i is the weight, `guess` times `servers`. T_i = 0 before the first response, so such a pool gets every
-request until then. Ties go by weighted round robin in its form of earliest deadline first: the pool with the earliest
-deadline wins and its deadline moves by 1/w_i. Every response counts, whatever its status; a request without a
-response does not.
+Rule: argmin T_i (q_i + 1)/w_i, where q_i is the number of requests in flight. T_i is the mean of the last 100 times to
+first byte of pool i, each cut to whole milliseconds. w_i is the weight, `guess` times `servers`. T_i is 0 before the
+first response, so such a pool gets every request until then. Every response counts, whatever its status; a request
+without a response does not. Ties are broken by weighted round robin in the form of earliest deadline first: the pool
+with the earliest deadline gets the request, and its deadline moves by 1/w_i.
 
 Source: traefik/traefik v3, pkg/server/service/loadbalancer/leasttime/leasttime.go. T_i holds the wait at the pool as
-well as the service, so the load counts twice.
+well as the service, so a queue counts twice.
 
-Differences from the source: the time runs to the head of the response, which is usually one read with the first byte.
-Where no driver gives it (in simulations), the whole response time of a success takes its place. Scores within a
-relative 1e-9 tie. What was measured survives a removal of the pool, as it survives a failed health check in Traefik.
-A change of Traefik's configuration forgets it; here only a restart does.
+Differences from the source:
+- The time runs to the head of the response, which usually arrives in one read with the first byte.
+- A simulation does not give that time. The whole response time of a success takes its place.
+- Scores within a relative 1e-9 tie.
+- The measured times survive the removal of a pool, as they survive a failed health check in Traefik. In Traefik a
+  change of the configuration deletes them; here only a restart does.
 
-Limits, all of them the source's: a pool that was slow in its first responses gets no more requests while the others
-are busy less than its T_i allows, and T_i never changes without requests (traefik/traefik#12306). A pool that never
-responds keeps T_i = 0 and gets every request; the health checks must remove it. Pools that respond within a
-millisecond all have T_i = 0, so the rule is then weighted round robin.
+Limits, which are those of the source:
+- A pool with slow first responses may get no more requests, and T_i never changes without any (traefik/traefik#12306).
+- A pool that never responds keeps T_i = 0 and gets every request. The health checks must remove it.
+- Pools that respond within a millisecond all have T_i = 0, and the rule is then weighted round robin.
 """
 
 from __future__ import annotations
@@ -31,14 +33,14 @@ from dispatcher.core.types import Added, Change, Completion, Outcome
 from dispatcher.errors import ConfigError
 from dispatcher.policies.base import IndexPolicy, forget_oldest
 
-MOST = 100_000  # times that are kept of one pool
+MOST = 100_000  # times of one pool in memory
 NANOSECONDS = 1_000_000_000  # in a second; the source measures in them
 
 
 class Times:
     """The last times to first byte of one pool, and its deadline for ties.
 
-    size: times that are kept. deadline: in units of the weighted round robin.
+    size: how many times are kept. deadline: the next turn of the pool in the weighted round robin.
 
     >>> times = Times(size=2, deadline=1.0)
     >>> for ticks in (10, 20, 40): times.add(ticks)
@@ -61,14 +63,14 @@ class Times:
 
     @property
     def mean(self) -> float:
-        """T_i in ticks, 0 before the first response."""
+        """T_i in ticks; 0 before the first response."""
         return self._sum / len(self._kept) if self._kept else 0.0
 
 
 class TraefikLeasttime(IndexPolicy):
     """Least mean time to first byte × (requests in flight + 1)/weight, as in Traefik.
 
-    window: responses in the mean of one pool. resolution: seconds to whose multiples each time is cut.
+    window: how many responses the mean covers. resolution: times are cut to multiples of this many seconds.
     """
 
     def __init__(self, *, rng: Random, window: int = 100, resolution: float = 0.001) -> None:
@@ -79,8 +81,8 @@ class TraefikLeasttime(IndexPolicy):
             raise ConfigError(f"resolution must be from 1e-9 to 1 second, not {resolution:g}")
         self.window = window
         self._tick = round(resolution * NANOSECONDS)
-        self._times: dict[str, Times] = {}  # also of pools that left and may come back
-        self._deadline = 0.0  # the latest that was given to any pool
+        self._times: dict[str, Times] = {}  # includes pools that left
+        self._deadline = 0.0  # the latest of all pools
 
     def score(self, pool: PoolView, now: float) -> float:
         return self._times[pool.id].mean * (pool.in_flight + 1) / self.weight(pool.id)
@@ -93,7 +95,7 @@ class TraefikLeasttime(IndexPolicy):
         return tied[0] if len(tied) == 1 else self._earliest(tied)
 
     def _earliest(self, tied: list[PoolView]) -> PoolView:
-        """The pool with the earliest deadline, which moves by 1/w_i."""
+        """The pool with the earliest deadline. Its deadline moves by 1/w_i."""
         pool = min(tied, key=lambda pool: self._times[pool.id].deadline)
         times = self._times[pool.id]
         times.deadline += 1 / self.weight(pool.id)

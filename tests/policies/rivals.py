@@ -1,4 +1,4 @@
-"""What the tests of ported policies share: random requests through a real router, with a clock of their own."""
+"""Helpers for the tests of ported policies: random requests through a real router, with a clock moved by hand."""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -10,7 +10,7 @@ from dispatcher.testing.doubles import Recording
 
 
 class Road:
-    """A router and a clock that is moved by hand. Faults of the policy raise.
+    """A router and a clock that is moved by hand. A fault of the policy raises.
 
     >>> road = Road("least_conn", [PoolSpec("a"), PoolSpec("b")])
     >>> [road.send(at=0.1 * i).pool.id for i in range(3)]
@@ -61,9 +61,9 @@ def live(
     sent: Callable[[Ticket], None],
     ended: Callable[[Completion], None],
 ) -> None:
-    """Random arrivals and ends, 20 a second, some of them failures.
+    """Make random arrivals and ends, 20 a second; some requests fail.
 
-    sent: is called with each ticket, before the next move. ended: is called with each completion.
+    sent: called with each ticket, before the next move. ended: called with each completion.
     """
     open_ones: list[Ticket] = []
     for _ in range(moves):

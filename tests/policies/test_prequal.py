@@ -68,7 +68,7 @@ class Paper:
                 self.pool.remove(entry)
         if self.pool:
             hot = [entry for entry in self.pool if self.hot(entry)]
-            worst = max(hot, key=lambda e: e[2]) if hot else max(self.pool, key=lambda e: e[3])
+            worst = max(hot, key=lambda e: (e[2], e[3])) if hot else max(self.pool, key=lambda e: (e[3], e[2]))
             self.pool.remove(worst if self.removals % 2 else self.pool[0])
             self.removals += 1
         found = self.in_flight[name]
@@ -136,8 +136,7 @@ def test_at_quantile_0_the_requests_in_flight_decide():
 
 def test_a_hot_pool_is_left_to_a_cold_one():
     road = Road("prequal", [PoolSpec("slow"), PoolSpec("fast")])
-    for rif in range(5):
-        road.policy._rifs.add(rif)  # so more than 3 is hot
+    road.policy._hot_above = 3
     slow, fast = Probe("slow", 0.0, 1, 0.2, math.inf), Probe("fast", 0.0, 3, 0.1, math.inf)
     road.policy._pooled = {"slow": slow, "fast": fast}
 
