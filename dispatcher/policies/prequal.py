@@ -26,9 +26,10 @@ Differences from the source:
 - An idle client of the paper sends probes by a timer. Here the first request after `max_age` seconds without any
   makes new probes before the choice.
 
-Limits: among cold pools only the latency decides, so the rule is less fine than a comparison of counts. A probe does
-not see the responses that arrive after it, so with few requests a probe shows more in flight than there is. A pool without responses has latency 0 and is preferred while it is cold. A pool that fails quickly stays cold;
-the health checks must remove it.
+Limits: among cold pools only the latency decides, so the rule is less fine than a comparison of counts. Responses that
+arrive after a probe do not change it, so with rare requests it shows more in flight than there is. A pool without
+responses has latency 0 and is preferred while it is cold. A pool that fails quickly stays cold; the health checks must
+remove it.
 """
 
 from __future__ import annotations
