@@ -102,12 +102,14 @@ class Router:
         report: Report | None = None,
         accepted: bool | None = None,
         retry_after: float = 0.0,
+        first_byte_at: float | None = None,
     ) -> Completion:
         """The request has left its pool.
 
         service_time: seconds of work if the pool or the simulator told; else, or if it cannot be true, inferred where
         that is switched on. teaches: False drops it; so does an outcome that is not OK. report: what the pool said of
-        itself. accepted, retry_after: as in `Completion`. Raises InternalError at a second call for one ticket.
+        itself. accepted, retry_after, first_byte_at: as in `Completion`. Raises InternalError at a second call for one
+        ticket.
         """
         if not ticket.is_open:
             raise InternalError(f"{ticket!r} is settled twice")
@@ -123,10 +125,9 @@ class Router:
             service_time = inferred if service_time is None else service_time
         if ticket.by is not self.policy:  # what its own policy noted on it would mislead another
             ticket.decision = replace(ticket.decision, memo=None)
-        shown = service_time if teaches else None
-        done = Completion(
-            ticket, now, shown, outcome, report, accepted, retry_after, teaches=teaches and not ticket.blurred
-        )
+        taught = service_time if teaches else None
+        clear = teaches and not ticket.blurred
+        done = Completion(ticket, now, taught, outcome, report, accepted, retry_after, clear, first_byte_at)
         try:
             self.policy.learn(done, self.fleet)
         except Exception as error:  # noqa: BLE001 - a stranger's code: the count is right already

@@ -157,6 +157,7 @@ class Completion:
     service_time: seconds of work, None where it is not known or must not teach. accepted: whether the pool took the
     request; None if that is not known. retry_after: seconds for which one that did not asked to be left alone.
     teaches: the time in flight is the pool's own work on a request that it served.
+    first_byte_at: when the head of the pool's response arrived; None if none arrived, and in simulations.
     """
 
     ticket: Ticket
@@ -167,3 +168,4 @@ class Completion:
     accepted: bool | None = None
     retry_after: float = 0.0
     teaches: bool = True
+    first_byte_at: float | None = None

@@ -38,6 +38,7 @@ class Exchange:
         "_client",
         "_connection",
         "_failed",
+        "_first_byte_at",
         "_forwarder",
         "_head",
         "_pieces",
@@ -76,6 +77,7 @@ class Exchange:
         self._connection: PoolConnection | None = None
         self._response: Response | None = None
         self._answered_at: float | None = None  # when the last byte of the answer was here
+        self._first_byte_at: float | None = None  # when the first head of the answer arrived, interim ones included
         self._report: Report | None = None
         self.reported: float | None = None  # seconds of service, in the pool's own word
         self._refused: BadRequest | None = None
@@ -212,7 +214,7 @@ class Exchange:
         connection: PoolConnection | None = None
         self._ticket = self.last = ticket
         self.pool = pool
-        self._turned_away, self._rest = False, 0.0
+        self._turned_away, self._rest, self._first_byte_at = False, 0.0, None
         try:
             upstream = forwarder.upstreams[pool]
             connection = (None if fresh else upstream.idle()) or await upstream.connect()
@@ -252,6 +254,7 @@ class Exchange:
                 self._report,
                 accepted(fault, self.begun, self._turned_away),
                 self._rest,
+                self._first_byte_at,
             )
             self._client.attach_upload(None)  # after the count: nothing that follows may keep it from coming down
             if connection is not None:
@@ -336,6 +339,8 @@ class Exchange:
     # -- upstream.Conversation: called by the pool's connection
 
     def answer_head(self, response: Response) -> None:
+        if self._first_byte_at is None:
+            self._first_byte_at = self._forwarder.clock()
         interim = response.status < 200 and response.status != SWITCHING
         if interim and self.request.minor == 0:
             return  # HTTP/1.0 knows no interim answers

@@ -7,8 +7,9 @@ delay under some rate, `LearningPolicy` keeps a mean for each pool. A new policy
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from random import Random
+from typing import Any
 
 from dispatcher.core.choosing import Ties, argmin, check_ties
 from dispatcher.core.delay import Delays, Floats, work_ahead
@@ -26,6 +27,13 @@ REMEMBERED = 256  # pools that left and whose estimates are kept for their retur
 def has_room(pool: PoolView) -> bool:
     """A server of the pool is free; what the papers call an idle pool where c = 1."""
     return pool.in_flight < pool.servers
+
+
+def forget_oldest(known: dict[str, Any], there: Container[str]) -> None:
+    """Delete the oldest entry of a pool that is not there, if there are more than `REMEMBERED` such entries."""
+    absent = [pool for pool in known if pool not in there]
+    if len(absent) > REMEMBERED:
+        del known[absent[0]]
 
 
 class BasePolicy:
