@@ -16,7 +16,7 @@ import typer
 from prometheus_client import disable_created_metrics
 
 from dispatcher import __version__, registry
-from dispatcher.config import Config, load
+from dispatcher.config import DEFAULT_POLICY_HINT, Config, load
 from dispatcher.errors import ConfigError, DispatcherError
 from dispatcher.plan import Plan
 from dispatcher.service import Service
@@ -40,7 +40,8 @@ PoolFlags = Annotated[
     typer.Option("--pool", metavar="NAME=URL", help="A pool; repeat for more. Replaces those of the file."),
 ]
 PolicyFlag = Annotated[
-    str | None, typer.Option("--policy", metavar="NAME", help="A registered policy, or module:attr.")
+    str | None,
+    typer.Option("--policy", metavar="NAME", help="A registered policy, or module:attr; without one, curve."),
 ]
 
 
@@ -82,6 +83,8 @@ def check(config: ConfigFile = None, pool: PoolFlags = None, policy: PolicyFlag 
     loaded = configuration(config, pool, {"policy.name": policy})
     Plan(loaded)
     typer.echo(f"policy  {loaded.policy.name} {options_text(loaded.policy.options)}".rstrip())
+    if loaded.policy_is_default:
+        typer.echo(f"        {DEFAULT_POLICY_HINT}")
     typer.echo(f"listen  {loaded.listen}\nadmin   {loaded.admin}")
     for entry in loaded.pools:
         rate = "" if entry.true_rate is None else f", true rate {entry.true_rate:g}"

@@ -110,12 +110,17 @@ class PoolConfig(BaseModel):
         return PoolSpec(self.name, self.servers, self.guess, self.true_rate, self.max_in_flight)
 
 
+DEFAULT_POLICY = "curve"  # the best one for pools of which nothing is known
+DEFAULT_SHARING_POLICY = "lased"  # where dispatchers share what they learn
+DEFAULT_POLICY_HINT = "curve is the default for pools of unknown speed; choose LASED with --policy lased"
+
+
 class PolicyConfig(BaseModel):
     """The `[policy]` section; its options are checked by the policy itself."""
 
     model_config = STRICT
 
-    name: str = "lased"
+    name: str = DEFAULT_POLICY
     options: dict[str, bool | int | float | str] = Field(default_factory=dict)
 
 
@@ -178,6 +183,14 @@ class Config(BaseModel):
     access_log: AccessLogConfig = Field(default_factory=AccessLogConfig)
     tracing: TracingConfig = Field(default_factory=TracingConfig)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _policy_that_shares(cls, data: Any) -> Any:
+        """What the default policy learns cannot be shared; with `state_url` the default is another one."""
+        if not (isinstance(data, dict) and data.get("state_url") and isinstance(data.get("policy", {}), dict)):
+            return data
+        return data | {"policy": {"name": DEFAULT_SHARING_POLICY} | data.get("policy", {})}
+
     @field_validator("listen", "admin")
     @classmethod
     def _address(cls, text: str) -> str:
@@ -228,6 +241,11 @@ class Config(BaseModel):
         if self.state_file and self.shared_at:
             raise ValueError("state_file and state_url: one memory is enough; leave one away")
         return self
+
+    @property
+    def policy_is_default(self) -> bool:
+        """Whether no policy was named."""
+        return "name" not in self.policy.model_fields_set
 
     @property
     def shared_at(self) -> str:

@@ -65,7 +65,9 @@ class Plan:
 def check_sharing(name: str, policy: object) -> None:
     """Raises ConfigError if what this policy learns is no sum, or there is no client for Redis."""
     if not isinstance(policy, Sharing):
-        raise ConfigError(f"state_url: policy {name!r} learns nothing that could be shared")
+        raise ConfigError(
+            f"state_url: policy {name!r} learns nothing that can be shared; name one that does, for example lased"
+        )
     if getattr(policy, "estimator", "mean") != "mean":
         raise ConfigError("state_url: only plain means are sums; leave policy.options.estimator away")
     if find_spec("redis") is None:

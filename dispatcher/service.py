@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from dispatcher import __version__, registry, state
 from dispatcher.access_log import AccessLog
-from dispatcher.config import Config, PoolConfig, describe
+from dispatcher.config import DEFAULT_POLICY_HINT, Config, PoolConfig, describe
 from dispatcher.core.interfaces import Forgetting, Policy, Recorder, Remembering, Sharing
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.router import Router
@@ -388,7 +388,8 @@ class Service:
         async with self.running() as (service, admin):
             print(f"listening on {service}", flush=True)  # noqa: T201 - the command's result
             print(f"admin on {admin}", flush=True)  # noqa: T201
-            log.info("started", policy=self.config.policy.name, pools=[pool.name for pool in self.config.pools])
+            hint = {"hint": DEFAULT_POLICY_HINT} if self.config.policy_is_default else {}
+            log.info("started", policy=self.config.policy.name, pools=[pool.name for pool in self.config.pools], **hint)
             log.info("draining", signal=await signals.get(), deadline=self.config.settings.timeouts.drain)
             self.manager.stopping()
             drained = asyncio.create_task(self.server.drain())

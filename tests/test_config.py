@@ -138,7 +138,7 @@ def test_where_learning_is_shared_is_a_redis_and_the_only_memory():
             load(None, {}, {"pools": pools, **given})
     assert load(None, {"LASED_STATE_URL": "redis://:1234@h/0"}, {"pools": pools}).shared_at == "redis://:1234@h/0"
     config = load(None, {}, {"pools": pools, "state_url": "redis://x", "policy.name": "jsq"})
-    with pytest.raises(ConfigError, match="policy 'jsq' learns nothing that could be shared"):
+    with pytest.raises(ConfigError, match="policy 'jsq' learns nothing that can be shared"):
         Plan(config)
     config = load(None, {}, {"pools": pools, "state_url": "redis://x", "policy.options": {"estimator": "window"}})
     with pytest.raises(ConfigError, match="only plain means are sums"):
