@@ -35,9 +35,10 @@ ALLOWED = {  # the longest prefix of a module's name counts; itself is always al
     "loadgen": ["workers.distributions", "dispatcher.core.regret", "dispatcher.core.streams", "dispatcher.errors"],
     "loadgen.sim": ["loadgen", "workers.distributions", "workers.station", "dispatcher.core", "dispatcher.registry",
                     "dispatcher.recorders", "dispatcher.errors", "workers.profiles", "workers.disciplines",
-                    "workers.lcp", "workers.logistic", "workers.planner"],
+                    "workers.lcp", "workers.logistic", "workers.planner", "workers.curves",
+                    "workers.sharing"],
     "loadgen.experiments": ["loadgen", "dispatcher.core", "dispatcher.registry", "dispatcher.errors",
-                            "workers.planner"],
+                            "workers.planner", "workers.curves"],
 }  # fmt: skip
 PURE = (
     "dispatcher.core",
@@ -50,6 +51,8 @@ PURE = (
     "dispatcher.net.orca",
     "workers.distributions",
     "workers.station",
+    "workers.curves",
+    "workers.sharing",
     "workers.profiles",
     "workers.disciplines",
     "workers.lcp",

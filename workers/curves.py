@@ -1,0 +1,210 @@
+"""How fast a pool works when n requests share it: speeds of one request, and throughput curves. PURE.
+
+A shape is a function of n, the requests in service. Its `total` is the work that they get done together in a second, in
+seconds of service; called, it gives the speed of each one, total(n)/n, which is 1 for a request that is alone. A curve
+is a shape with a scale: with n requests in the pool it completes r(n) = alone × total(n) requests a second.
+
+A curve is written as text: `fcfs:servers=4,seconds=0.04` or `table:10,18,24`. `parse_curve` lists all forms.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Speed = Callable[[int], float]
+
+
+class Shape(abc.ABC):
+    """The work that n requests get done in a second."""
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def total(self, n: int) -> float:
+        """Of all n requests together; n is at least 1, and total(1) is 1."""
+
+    @abc.abstractmethod
+    def most(self, limit: float) -> float:
+        """The supremum of `total` over n from 1 to `limit`, which may be infinite."""
+
+    def __call__(self, n: int) -> float:
+        """The speed of each of n requests."""
+        return self.total(n) / n
+
+
+@dataclass(frozen=True, slots=True)
+class Servers(Shape):
+    """The requests share `servers` servers, and each of them uses one server at most: speed min(1, servers/n).
+
+    servers: at least 1; it may be a fraction, or infinite, and then every request runs at speed 1.
+    """
+
+    servers: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.servers >= 1:
+            raise ValueError(f"servers must be at least 1, not {self.servers:g}")
+
+    def total(self, n: int) -> float:
+        return min(n, self.servers)
+
+    def most(self, limit: float) -> float:
+        return min(self.servers, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Soft(Shape):
+    """Every request slows each of the others by the same amount: speed 1/(1 + a (n − 1)).
+
+    a: 0 or more. At a = 0 the pool is an infinite server, and at a = 1 it is one shared server.
+    """
+
+    a: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.a < math.inf:
+            raise ValueError(f"a must be 0 or more, not {self.a:g}")
+
+    def total(self, n: float) -> float:
+        return n / (1 + self.a * (n - 1))
+
+    def most(self, limit: float) -> float:
+        if math.isfinite(limit):
+            return max(1.0, self.total(limit))
+        return max(1.0, 1 / self.a) if self.a else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Retrograde(Shape):
+    """The throughput falls when the pool is crowded: speed min(1, servers/n) min(1, peak/n).
+
+    peak: the number of requests up to which the pool is as fast as `Servers`. With more, its throughput is proportional
+    to 1/n. It is at least `servers`.
+    """
+
+    servers: float
+    peak: float
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.servers <= self.peak < math.inf:
+            raise ValueError(f"1 <= servers <= peak must hold, not servers={self.servers:g} and peak={self.peak:g}")
+
+    def total(self, n: int) -> float:
+        return min(n, self.servers) * min(1.0, self.peak / n)
+
+    def most(self, limit: float) -> float:
+        return min(self.servers, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Shape):
+    """Measured throughputs: rates[n − 1] is that of n requests, in any unit; beyond the table it stays at the last."""
+
+    rates: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.rates or not all(0 < rate < math.inf for rate in self.rates):
+            raise ValueError("a table needs at least one rate, and every rate must be positive")
+
+    def total(self, n: int) -> float:
+        return self.rates[min(n, len(self.rates)) - 1] / self.rates[0]
+
+    def most(self, limit: float) -> float:
+        return max(self.rates[: int(min(limit, len(self.rates)))]) / self.rates[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The throughput of a pool of exponential services by the number of requests in it.
+
+    alone: completions a second while one request is in the pool. limit: how many are in service at once; others wait in
+    front.
+    """
+
+    shape: Shape
+    alone: float
+    limit: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alone < math.inf:
+            raise ValueError(f"the rate of a request that is alone must be positive, not {self.alone:g}")
+        if not self.limit >= 1 or (math.isfinite(self.limit) and self.limit != int(self.limit)):
+            raise ValueError(f"limit must be a whole number of at least 1, not {self.limit:g}")
+
+    def rate(self, n: int) -> float:
+        """Completions a second with n requests in the pool.
+
+        >>> curve = Curve(Servers(4), 25.0)
+        >>> [curve.rate(n) for n in (0, 1, 4, 9)]
+        [0.0, 25.0, 100.0, 100.0]
+        """
+        return self.alone * self.shape.total(int(min(n, self.limit))) if n else 0.0
+
+    @property
+    def capacity(self) -> float:
+        """The supremum of `rate`, a second; infinite for an infinite server."""
+        return self.alone * self.shape.most(self.limit)
+
+
+SHAPES: dict[str, tuple[Callable[..., Shape], tuple[str, ...]]] = {
+    "fcfs": (Servers, ("servers", "seconds")),
+    "ps": (Servers, ("servers", "seconds")),
+    "infinite": (lambda: Servers(math.inf), ("seconds",)),
+    "soft": (Soft, ("a", "seconds")),
+    "retrograde": (Retrograde, ("servers", "peak", "seconds")),
+    "limited": (Servers, ("servers", "limit", "seconds")),
+}  # by name: what makes the shape, and the options that must be given
+
+
+def parse_curve(text: str) -> Curve:
+    """The curve that `text` describes. Raises ValueError with one line.
+
+    The forms are fcfs:servers=4,seconds=0.04 (ps is the same curve), infinite:seconds=0.05, soft:a=0.1,seconds=0.02,
+    retrograde:servers=4,peak=8,seconds=0.02, limited:servers=2,limit=64,seconds=0.005 and table:10,18,24 (completions a
+    second with 1, 2, 3 and more requests). `seconds` is the mean time of a request that is alone. All forms but the
+    table take `limit`.
+
+    >>> parse_curve("table:10,18,24").rate(2), parse_curve("infinite:seconds=0.05").rate(7)
+    (18.0, 140.0)
+    """
+    name, _, rest = text.partition(":")
+    items = [item for item in rest.split(",") if item]
+    try:
+        if name == "table":
+            rates = tuple(_number(item, "a rate") for item in items)
+            shape = Table(rates)
+            return Curve(shape, rates[0])
+        if name not in SHAPES:
+            raise ValueError(f"unknown form {name!r}; known: {', '.join((*SHAPES, 'table'))}")
+        make, needed = SHAPES[name]
+        options = _options(name, items, needed)
+        seconds, limit = options.pop("seconds"), options.pop("limit", math.inf)
+        if not 0 < seconds < math.inf:
+            raise ValueError(f"seconds must be positive, not {seconds:g}")
+        return Curve(make(**options), 1 / seconds, limit)
+    except ValueError as error:
+        raise ValueError(f"curve {text!r}: {error}") from None
+
+
+def _options(name: str, items: list[str], needed: tuple[str, ...]) -> dict[str, float]:
+    """The options by name: all that are needed, and `limit` if it is given."""
+    known = dict.fromkeys((*needed, "limit"))
+    options: dict[str, float] = {}
+    for item in items:
+        key, _, value = item.partition("=")
+        if key in options or key not in known:
+            raise ValueError(f"{name} takes {', '.join(known)}, each once, not {item!r}")
+        options[key] = _number(value, key)
+    if missing := [key for key in needed if key not in options]:
+        raise ValueError(f"{name} needs {', '.join(missing)}")
+    return options
+
+
+def _number(text: str, what: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{what} must be a number, not {text!r}") from None

@@ -1,0 +1,146 @@
+"""Requests that share a pool, as arithmetic in time: processor sharing with any speed, and with a limit. PURE.
+
+All requests in service run at the same speed, which depends on their number n. So one sum is enough, the work that each
+of them has got done since a common origin; a request ends when this sum has grown by its own work. A heap holds the
+requests by the sum at which they end, and an event costs O(log n). Requests beyond the limit wait in front, and begin
+in the order in which they came.
+
+Source: Kleinrock, *Time-Shared Systems: A Theoretical Treatment*, 1967; Yashkov, *Processor-Sharing Queues*, 1987.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+from workers.curves import Servers, Speed
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Sharing(Generic[Key]):
+    """A pool in which all requests in service run at the same speed.
+
+    servers: the default speed is min(1, servers/n). limit: how many requests are in service at once, None for all.
+    speed: by the number in service, the work that each request gets done in a second; it replaces the default.
+
+    Events are reported in the order of time, and each end is taken with `pop` at the instant `next_end`, before any
+    later event. All methods raise ValueError if an instant breaks this order, and KeyError for an unknown request.
+    First come, first served with c servers is `Sharing(math.inf, limit=c)`.
+
+    >>> pool = Sharing()
+    >>> pool.join(0.0, "a", 2.0)
+    >>> pool.join(1.0, "b", 2.0)
+    >>> pool.next_end(), pool.pop(3.0), pool.next_end()
+    (3.0, 'a', 4.0)
+    """
+
+    __slots__ = ("_at", "_attained", "_count", "_heap", "_inside", "_limit", "_next", "_speed", "_waiting")
+
+    def __init__(self, servers: float = 1, limit: int | None = None, speed: Speed | None = None) -> None:
+        self._speed: Speed = speed or Servers(servers)
+        self._limit = _checked(limit)
+        self._attained = 0.0  # work of each request in service since the origin, seconds
+        self._at = -math.inf  # the instant of the last event
+        self._next = math.inf
+        self._count = 0
+        self._heap: list[tuple[float, int, Key]] = []  # `attained` at the end, order of beginning, request
+        self._inside: dict[Key, int] = {}  # in service: the order of beginning
+        self._waiting: OrderedDict[Key, float] = OrderedDict()  # in front: the work
+
+    def __len__(self) -> int:
+        """The number of requests in service and waiting."""
+        return len(self._inside) + len(self._waiting)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._inside or key in self._waiting
+
+    @property
+    def in_service(self) -> int:
+        return len(self._inside)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def next_end(self) -> float:
+        """The instant at which the next request ends if nothing else happens; infinite if none will."""
+        return self._next
+
+    def join(self, now: float, key: Key, work: float) -> None:
+        """A request joins with `work` seconds of service: what it would take alone at speed 1."""
+        if key in self:
+            raise ValueError(f"request {key!r} is in the pool already")
+        if not 0 <= work < math.inf:
+            raise ValueError(f"the work of a request must be finite and not negative, not {work:g}")
+        self._advance(now)
+        self._waiting[key] = work
+        self._settle()
+
+    def pop(self, now: float) -> Key:
+        """Take out the request that ends now and return it. now: `next_end()`."""
+        if now != self._next or not self._inside:
+            raise ValueError(f"no request ends at {now:.9g}; the next end is at {self._next:.9g}")
+        end, _, key = heapq.heappop(self._heap)
+        self._at, self._attained = now, end  # exact, so that rounding does not add up
+        del self._inside[key]
+        self._settle()
+        return key
+
+    def leave(self, now: float, key: Key) -> None:
+        """A request leaves before its end, whether it waits or is in service."""
+        self._advance(now)
+        if key in self._waiting:
+            del self._waiting[key]
+        else:
+            del self._inside[key]
+            if len(self._heap) > 2 * len(self._inside) + 8:
+                self._heap = [entry for entry in self._heap if self._inside.get(entry[2]) == entry[1]]
+                heapq.heapify(self._heap)
+        self._settle()
+
+    def change(self, now: float, speed: Speed) -> None:
+        """From now on requests run at another speed. The work that they have got done stays."""
+        self._advance(now)
+        self._speed = speed
+        self._settle()
+
+    def change_limit(self, now: float, limit: int | None) -> None:
+        """From now on so many are in service at once. Those in service beyond a smaller limit stay there."""
+        self._advance(now)
+        self._limit = _checked(limit)
+        self._settle()
+
+    def _advance(self, now: float) -> None:
+        """Count the work that was done up to now."""
+        if not self._at <= now <= self._next:
+            raise ValueError(
+                f"an event at {now:.9g} is not between the last, {self._at:.9g}, and the end {self._next:.9g}"
+            )
+        if self._inside:
+            self._attained += (now - self._at) * self._speed(len(self._inside))
+        self._at = now
+
+    def _settle(self) -> None:
+        """Begin what can begin, and find the next end."""
+        while self._waiting and len(self._inside) < self._limit:
+            key, work = self._waiting.popitem(last=False)
+            self._count += 1
+            self._inside[key] = self._count
+            heapq.heappush(self._heap, (self._attained + work, self._count, key))
+        while self._heap and self._inside.get(self._heap[0][2]) != self._heap[0][1]:
+            heapq.heappop(self._heap)  # this one has left
+        if not self._heap:
+            self._attained, self._next = 0.0, math.inf
+            return
+        left, speed = max(0.0, self._heap[0][0] - self._attained), self._speed(len(self._inside))
+        self._next = self._at + left / speed if speed > 0 else math.inf
+
+
+def _checked(limit: int | None) -> float:
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit}")
+    return math.inf if limit is None else limit
