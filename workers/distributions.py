@@ -111,12 +111,37 @@ class Pareto:
         return 1 / self.rate
 
 
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """Requests of two classes: a small `share` takes `factor` times as long as the others; both are exponential."""
+
+    rate: float
+    rng: Random
+    share: float = 0.02
+    factor: float = 100.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.share <= 1 and 0 < self.factor < math.inf):
+            raise ValueError(
+                f"share must be from 0 to 1 and factor positive, not share={self.share:g}, factor={self.factor:g}"
+            )
+
+    def sample(self, now: float) -> float:
+        factor = self.factor if self.rng.random() < self.share else 1.0
+        usual = 1 / (self.rate * (1 - self.share + self.share * self.factor))
+        return factor * usual * self.rng.expovariate(1.0)
+
+    def mean(self, now: float) -> float:
+        return 1 / self.rate
+
+
 LAWS: dict[str, Callable[..., ServiceTime]] = {
     "exp": Exponential,
     "fixed": Fixed,
     "lognormal": Lognormal,
     "hyperexp": Hyperexponential,
     "pareto": Pareto,
+    "classes": Classes,
     "logistic": lambda rate, rng, **coefficients: Logistic(rate, rng, coefficients),
 }
 
@@ -146,7 +171,7 @@ def parse(text: str, rate: float, rng: Random) -> ServiceTime:
     >>> parse("gauss", 10.0, Random(1))
     Traceback (most recent call last):
     ...
-    ValueError: unknown service law 'gauss'; known: exp, fixed, lognormal, hyperexp, pareto, logistic
+    ValueError: unknown service law 'gauss'; known: exp, fixed, lognormal, hyperexp, pareto, classes, logistic
     """
     if not 0 < rate < math.inf:
         raise ValueError(f"the rate must be positive, not {rate:g}")

@@ -40,6 +40,7 @@ STUDIES = {
     "sept": "loadgen.experiments.orders:SEPT",
     "lcp": "loadgen.experiments.ends:LCP",
     "reorder": "loadgen.experiments.reordered:REORDER",
+    "curve": "loadgen.experiments.curve_study:CURVE",
 }
 Result = dict[str, Any]
 Results = Mapping[str, Result]
