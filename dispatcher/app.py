@@ -15,9 +15,10 @@ import structlog
 import typer
 from prometheus_client import disable_created_metrics
 
-from dispatcher import __version__, registry
+from dispatcher import __version__, registry, state
 from dispatcher.config import DEFAULT_POLICY_HINT, Config, load
 from dispatcher.errors import ConfigError, DispatcherError
+from dispatcher.long_episodes import first_episode_warning
 from dispatcher.plan import Plan
 from dispatcher.service import Service
 from dispatcher.top import watch
@@ -81,7 +82,7 @@ async def _serve(config: Config, again: Callable[[], Config]) -> None:
 def check(config: ConfigFile = None, pool: PoolFlags = None, policy: PolicyFlag = None) -> None:
     """Validate a configuration and print what would run."""
     loaded = configuration(config, pool, {"policy.name": policy})
-    Plan(loaded)
+    plan = Plan(loaded)
     typer.echo(f"policy  {loaded.policy.name} {options_text(loaded.policy.options)}".rstrip())
     if loaded.policy_is_default:
         typer.echo(f"        {DEFAULT_POLICY_HINT}")
@@ -100,6 +101,8 @@ def check(config: ConfigFile = None, pool: PoolFlags = None, policy: PolicyFlag 
         typer.echo(f"state_url  set: what is learned is shared, as of the fleet {loaded.state_name}")
     for section in ("limits", "timeouts", "health", "queue", "retry", "reports"):
         typer.echo(f"{section:<7} {options_text(getattr(loaded, section).model_dump())}")
+    if warning := first_episode_warning(loaded, plan.policy, remembered_pools(loaded)):
+        typer.echo(f"warning: {warning}")
     typer.echo("ok")
 
 
@@ -128,6 +131,16 @@ def policies() -> None:
 def version() -> None:
     """Print the version."""
     typer.echo(__version__)
+
+
+def remembered_pools(config: Config) -> set[str]:
+    """The pools of which `serve` would restore an estimate from the state file."""
+    if not config.state_file:
+        return set()
+    try:
+        return set(state.load(Path(config.state_file))[state.RATES])
+    except ConfigError:  # `serve` ignores such a file
+        return set()
 
 
 def options_text(options: dict[str, Any]) -> str:

@@ -24,6 +24,7 @@ from dispatcher.core.router import Router
 from dispatcher.core.streams import stream
 from dispatcher.core.types import PoolSpec
 from dispatcher.errors import ConfigError, DispatcherError, StartError
+from dispatcher.long_episodes import LongEpisodes, first_episode_warning, rates_learned
 from dispatcher.net.addresses import Address, inherited, parse_address
 from dispatcher.net.admin import EXPLAINED, Admin
 from dispatcher.net.clock import make_clock
@@ -52,6 +53,7 @@ log = structlog.get_logger()
 LAG_EVERY = 0.25  # seconds between two looks at the event loop's lag
 FLUSH_EVERY = 0.5  # seconds between two writes of decision rows
 SAVE_EVERY = 10.0  # seconds between two writes of what was learned
+EPISODES_EVERY = 1.0  # seconds between two looks at the length of the open episode
 REMEMBERED = 1024  # pools whose estimates are kept while no policy learns
 
 
@@ -213,6 +215,7 @@ class Service:
             self.itself.reloaded(False)
             raise
         log.info("reloaded", policy=self.config.policy.name, pools=[pool.name for pool in self.config.pools])
+        self._warn_about_first_episode()
         self.itself.reloaded(True)
 
     def _reload(self) -> None:
@@ -354,11 +357,18 @@ class Service:
             service = await self.server.listen(parse_address(self.config.listen), share, given.get("listen"))
             jobs += [
                 asyncio.create_task(job())
-                for job in (self._watch_lag, self._write_files, self._keep_state, self.admin.live.take_pictures)
+                for job in (
+                    self._watch_lag,
+                    self._watch_episodes,
+                    self._write_files,
+                    self._keep_state,
+                    self.admin.live.take_pictures,
+                )
             ]
             self.prober.follow()
             jobs.append(asyncio.create_task(self.manager.watch()))
             self.manager.ready()
+            self._warn_about_first_episode()
             yield service, admin
         finally:
             for job in jobs:
@@ -404,6 +414,18 @@ class Service:
             before = self.clock()
             await asyncio.sleep(LAG_EVERY)
             self.itself.late(self.clock() - before - LAG_EVERY)
+
+    def _warn_about_first_episode(self) -> None:
+        policy = self.router.policy
+        if warning := first_episode_warning(self.config, policy, rates_learned(policy)):
+            log.warning("first_episode_may_not_end", reason=warning)
+
+    async def _watch_episodes(self) -> None:
+        episodes = LongEpisodes()
+        while True:
+            await asyncio.sleep(EPISODES_EVERY)
+            if warning := episodes.look(self.router.policy):
+                log.warning("episode_is_long", reason=warning)
 
     @property
     def _files(self) -> list[tuple[str, JsonLines | AccessLog]]:

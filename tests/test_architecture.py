@@ -23,6 +23,7 @@ ALLOWED = {  # the longest prefix of a module's name counts; itself is always al
     "dispatcher.state": ["dispatcher.core.interfaces", "dispatcher.errors"],
     "dispatcher.plan": ["dispatcher.config", "dispatcher.core", "dispatcher.errors", "dispatcher.net",
                         "dispatcher.registry"],
+    "dispatcher.long_episodes": ["dispatcher.config", "dispatcher.core.episodes", "dispatcher.policies.lased"],
     "dispatcher.shared": ["dispatcher.core", "dispatcher.errors"],
     "dispatcher.spans": ["dispatcher.net"],
     "dispatcher.access_log": ["dispatcher.errors", "dispatcher.net", "dispatcher.recorders.writer"],

@@ -1,20 +1,29 @@
 """lased: Learning Adaptive SED. Learns the service rates in episodes and converges to SED with the true rates.
 
-An episode begins when the system is empty and ends at the first instant at which it is empty again and no exploration
-is outstanding.
+An episode begins with an arrival. It consists of these steps:
 1. Exploration, only if min_i N_i < N(k) = max(n0, c (ln k)^α) as the episode begins: the next n·n0 arrivals go n0 to
    each pool, always to the pool with the most left to receive (ties: lowest index).
 2. Exploitation: SED with the estimates of the episode's beginning.
 3. At the end: N_i and S_i take in the services seen, μ̂_i = N_i/S_i, k += 1.
 
+The option `episodes` sets where an episode ends. It never ends while trials of its exploration are left to give.
+- "system" is the paper's rule: the episode ends at the first departure that leaves the whole system empty.
+- "pool" is an extension: the episode ends at the first departure that leaves its pool empty, once every pool has been
+  empty at least once. A pool counts as empty once if it was empty just before the episode's first arrival, or if a
+  later departure left it empty, also during the exploration. With one pool the two rules are the same.
+
+With "pool", a pool that joins inside the episode is not waited for, and neither is a pool that was not among the
+choices of the first arrival. A pool that leaves is no longer waited for, and its removal may end the episode.
+A pool whose guess is far too high may never become empty, so `max_episode_arrivals` then defaults to 1,000.
+
 Symbols: k -> `episode.number`, N_i and S_i -> `means[i].weight` and `.total`, μ̂_i -> `_rates[i]`.
 Source: [LASED] *Learning Adaptive SED for heterogeneous load balancing* (van Kempen, Sanders, Sloothaak, Wolf, 2026),
-the section on the algorithm. Chosen where its summary leaves it open: n0 = 7, c = 3, α = 1 and the max with n0 (without
-it one lucky first observation freezes a bad ratio for an endless busy period); a pool that joins inside an episode is
-routed to by its guess until the next one begins.
+the section on the algorithm. The paper leaves some points open. We chose n0 = 7, c = 3, α = 1 and the max with n0:
+without the max, one lucky first observation fixes a wrong ratio for a busy period of any length. A pool that joins
+inside an episode is routed to by its guess until the next episode begins.
 
-Known limit, by design: with a bad guess and high load the first episode may never end. Watch the age of the open
-episode; `max_episode_arrivals` closes one early, and the theory then no longer covers it.
+Known limit of "system": with a bad guess and high load the first episode may never end. `episodes = "pool"` ends it,
+and so does `max_episode_arrivals`. The regret bound of the paper is proven for "system" without a cap only.
 """
 
 from __future__ import annotations
@@ -23,18 +32,21 @@ import math
 from random import Random
 
 from dispatcher.core.interfaces import FleetView, Sums
-from dispatcher.core.types import Added, Change, Decision, Job, Phase
+from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase
 from dispatcher.errors import ConfigError
 from dispatcher.policies.base import REMEMBERED, LearningPolicy
 
 LONG = 1_000_000  # episodes; an estimator must be able to hold what they ask for
+SYSTEM, POOL = "system", "pool"  # values of the option `episodes`
+POOL_CAP = 1_000  # arrivals in an episode, the default of `max_episode_arrivals` with episodes by pool
 
 
 class Lased(LearningPolicy):
     """Learns the rates in episodes, with forced exploration; converges to SED with bounded regret.
 
     n0: trials a pool gets in an exploration, ≥ 1. c, alpha: how many observations a pool must have by episode k,
-    c (ln k)^alpha, both ≥ 0. max_episode_arrivals: close an episode after so many arrivals; 0 never does.
+    c (ln k)^alpha, both ≥ 0. episodes: "system" or "pool", the rule that ends an episode. max_episode_arrivals: an
+    episode also ends after so many arrivals; 0 means no such limit with "system" and 1,000 arrivals with "pool".
     """
 
     def __init__(
@@ -48,6 +60,7 @@ class Lased(LearningPolicy):
         n0: int = 7,
         c: float = 3.0,
         alpha: float = 1.0,
+        episodes: str = SYSTEM,
         max_episode_arrivals: int = 0,
     ) -> None:
         super().__init__(rng=rng, ties=ties, exponent=exponent, prior_weight=prior_weight, estimator=estimator)
@@ -55,10 +68,13 @@ class Lased(LearningPolicy):
             raise ConfigError(f"n0 must be from 1 to 1,000,000, not {n0}")
         if not (0 <= c <= 1e6 and 0 <= alpha <= 10):
             raise ConfigError(f"c must be from 0 to 1e6 and alpha from 0 to 10, not c = {c}, alpha = {alpha}")
+        if episodes not in (SYSTEM, POOL):
+            raise ConfigError(f"episodes must be {SYSTEM!r} or {POOL!r}, not {episodes!r}")
         if max_episode_arrivals < 0:
-            raise ConfigError(f"max_episode_arrivals must be 0 (off) or more, not {max_episode_arrivals}")
+            raise ConfigError(f"max_episode_arrivals must be 0 (the default) or more, not {max_episode_arrivals}")
         self.n0, self.c, self.alpha = n0, c, alpha
-        self.max_episode_arrivals = max_episode_arrivals
+        self.by_pool = episodes == POOL
+        self.max_episode_arrivals = max_episode_arrivals or (POOL_CAP if self.by_pool else 0)
         most, enough = self._make(1.0, 0.0).most, self.needed(LONG)
         if most < enough:
             raise ConfigError(
@@ -66,7 +82,9 @@ class Lased(LearningPolicy):
                 f"{math.ceil(enough)} by episode {LONG:,}, would explore for ever"
             )
         self._rates: dict[str, float] = {}
+        self._changed: set[str] = set()  # pools whose estimate may differ from the rate in use
         self._left_to_try: dict[str, int] = {}
+        self._never_empty: set[str] = set()  # pools that were busy as the episode began and have not been empty since
 
     def rate(self, pool: str) -> float:
         return self._rates[pool]
@@ -88,6 +106,8 @@ class Lased(LearningPolicy):
         return Decision(self.best(fleet, now).id)
 
     def _begin_episode(self, fleet: FleetView) -> None:
+        if self.by_pool:
+            self._never_empty = {pool.id for pool in fleet.pools if pool.in_flight}
         if min(mean.weight for mean in self.means.values()) < self.needed(self.episode.number):
             self._left_to_try = dict.fromkeys(self.means, self.n0)
             self.episode.explored = True
@@ -106,42 +126,63 @@ class Lased(LearningPolicy):
             left[pool] = trials - 1
         return pool
 
+    def learn(self, done: Completion, fleet: FleetView) -> None:
+        super().learn(done, fleet)
+        pool = done.ticket.pool
+        if self.by_pool and pool.in_flight == 0:
+            self._do_not_wait_for(pool.id)
+
+    def _do_not_wait_for(self, pool: str) -> None:
+        """The pool has become empty, or has left: with episodes by pool, the episode ends if it was the last one."""
+        self._never_empty.discard(pool)
+        if not self._never_empty:
+            self.emptied()
+
     def emptied(self) -> None:
         if not self._left_to_try:
             super().emptied()
 
     def end_episode(self) -> None:
         super().end_episode()
-        self._rates = {pool: mean.rate for pool, mean in self.means.items()}
-        self.rates_changed()
+        self._use_estimates()
+
+    def _use_estimates(self) -> None:
+        """Decide by the latest estimates. This takes time in proportion to the number of estimates that changed."""
+        for pool in self._changed:
+            if pool in self.means:
+                self._rates[pool] = self.means[pool].rate
+                super().rate_changed(pool)
+            else:
+                self._rates.pop(pool, None)
+        self._changed.clear()
 
     def rate_changed(self, pool: str) -> None:
-        """Only at the end of an episode."""
+        """The new estimate is used from the end of the episode on."""
+        self._changed.add(pool)
 
     def absorb(self, pool: str, others: Sums) -> None:
         super().absorb(pool, others)
-        self._before_an_episode()
+        if not self.episode.arrivals:
+            self._use_estimates()
 
     def forget(self, pool: str) -> None:
         super().forget(pool)
         self._rates.pop(pool, None)
         if pool in self.means:
             self._rates[pool] = self.means[pool].rate
-        self.rates_changed()
-
-    def _before_an_episode(self) -> None:
-        """Where none has begun, the next one begins with what is known now."""
-        if not self.episode.arrivals:
-            self._rates = {pool: mean.rate for pool, mean in self.means.items()}
-            self.rates_changed()
+            super().rate_changed(pool)
 
     def adapt(self, change: Change, fleet: FleetView) -> None:
         if isinstance(change, Added):
             super().adapt(change, fleet)
-            # one that comes back within the episode is judged as at the episode's beginning
-            self._rates.setdefault(change.spec.id, self.means[change.spec.id].rate)
+            pool = change.spec.id
+            # A pool that comes back within the episode keeps the rate of the episode's beginning.
+            self._rates.setdefault(pool, self.means[pool].rate)
+            self._changed.add(pool)
         else:
             self._left_to_try.pop(change.pool, None)
             super().adapt(change, fleet)
+            if self.by_pool:
+                self._do_not_wait_for(change.pool)
             if len(self._rates) > len(self.means) + REMEMBERED:
                 self._rates = {pool: rate for pool, rate in self._rates.items() if pool in self.means}

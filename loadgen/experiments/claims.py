@@ -22,7 +22,7 @@ Labels = Mapping[str, str]
 Over = Mapping[str, Sequence[str]]
 Answer = tuple[bool, str]
 SAMPLES = 300  # windows, of all replications, that a share is averaged over before it is judged
-LABELLED = {"where", "less", "more", "first", "second", "over"}  # arguments that hold labels by axis
+LABELLED = {"where", "less", "more", "first", "second", "over", "expected"}  # arguments that hold labels by axis
 ONCE: Over = {}  # nothing to vary: one combination
 
 
@@ -123,6 +123,31 @@ def slope_is_exact(results: Results, where: Labels, standard_errors: float, over
         return bool(abs(mean - exact) <= standard_errors * error), f"{mean:.6f} ± {error:.6f}, exactly {exact:.6f}"
 
     return _all(results, over, holds)
+
+
+def agrees(
+    results: Results,
+    where: Labels,
+    expected: Mapping[str, Mapping[str, Sequence[float]]],
+    arrivals: int,
+    standard_errors: float,
+) -> Answer:
+    """The mean regret after so many arrivals is the expected one, within so many standard errors of the difference.
+
+    expected: one axis, and for labels on it [mean, standard error] from an independent source.
+    """
+    ((axis, values),) = expected.items()
+
+    def holds(at: Labels) -> Answer:
+        one = results.get(**where, **at)
+        if arrivals not in one.arrivals:
+            raise LookupError(f"no point of the curve is at {arrivals:,} arrivals")
+        mean, error = mean_and_se(one["curve"][:, np.searchsorted(one.arrivals, arrivals)])
+        wanted, off_by = values[at[axis]]
+        agree = abs(mean - wanted) <= standard_errors * math.hypot(error, off_by)
+        return bool(agree), f"{mean:,.1f} ± {error:.2g}, expected {wanted:,g} ± {off_by:g}"
+
+    return _all(results, {axis: list(values)}, holds)
 
 
 def flat_later(results: Results, where: Labels, along: str, part: float = 0.9) -> Answer:
@@ -331,6 +356,6 @@ def difference_map(results: Results, drawing: Mapping[str, Any], name: str, part
 
 CHECKS: dict[str, Callable[..., Answer]] = {
     check.__name__: check
-    for check in (flattens, linear, slope_is_exact, flat_later, lower, level_or_lower, not_monotone, starves, recovers,
-                  near_optimum, sum_of_better)
+    for check in (flattens, linear, slope_is_exact, agrees, flat_later, lower, level_or_lower, not_monotone, starves,
+                  recovers, near_optimum, sum_of_better)
 }  # fmt: skip

@@ -124,6 +124,7 @@ class Compiled:
             c=float(option("c", 0.0)),
             alpha=float(option("alpha", 0.0)),
             bonus=float(option("bonus", 0.0)),
+            by_pool=option("by_pool", False),
             max_episode_arrivals=option("max_episode_arrivals", 0),
             law=law,
         )

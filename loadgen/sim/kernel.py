@@ -26,20 +26,21 @@ AT, NUMBER, SECONDS, POOL = range(4)  # columns of the heap of departures, a row
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# A pool. a, b: parameters of its law; speed: by which ties are told apart; left: trials to give; joined: requests.
+# A pool. a, b: parameters of its law; speed: by which ties are told apart; left: trials to give; joined: requests;
+# awaited: 1 if the pool was busy as the episode began and has not been empty since, with episodes by pool.
 FLOATS = ("mu", "guess", "a", "b", "N", "S", "rate", "speed", "weighed", "score")
 POOL_FIELDS = np.dtype([(name, np.float64) for name in FLOATS]
-                       + [(name, np.int64) for name in ("servers", "q", "left", "joined")])  # fmt: skip
+                       + [(name, np.int64) for name in ("servers", "q", "left", "joined", "awaited")])  # fmt: skip
 Pools = NDArray[Any]  # of POOL_FIELDS
-# The open episode's number, its arrivals and whether it explored; explored ones in all; trials to give in all; whose
-# turn it was last.
-LIFE = ("episode", "arrivals", "explored", "explored_in_all", "to_try", "turn")
+# The open episode's number, its arrivals and whether it explored; explored ones in all; trials to give in all; pools
+# that are awaited; whose turn it was last.
+LIFE = ("episode", "arrivals", "explored", "explored_in_all", "to_try", "awaited", "turn")
 LIFE_FIELDS = np.dtype([(name, np.int64) for name in LIFE])
 Life = Any  # a record of LIFE_FIELDS
 
 
 class Rule(NamedTuple):
-    """A policy and its options, as numbers; law: of service times."""
+    """A policy and its options, as numbers; by_pool: episodes end by pool; law: of service times."""
 
     kind: int
     ties: int
@@ -49,6 +50,7 @@ class Rule(NamedTuple):
     c: float
     alpha: float
     bonus: float
+    by_pool: bool
     max_episode_arrivals: int
     law: int
 
@@ -113,8 +115,21 @@ def learn(pools: Pools, life: Life, rule: Rule, i: int, seconds: float, empty: b
         pool.S += seconds
         if rule.kind != LASED:
             believe(pools, i, rule)
+    if rule.by_pool and pool.q == 0:
+        life.awaited -= pool.awaited
+        pool.awaited = 0
+        empty = life.awaited == 0
     if empty and life.arrivals and not life.to_try:
         end_episode(pools, life, rule)
+
+
+@compiled
+def await_busy(pools: Pools, life: Life) -> None:
+    """`policies.lased` with episodes by pool: note the pools that are busy as an episode begins."""
+    life.awaited = 0
+    for i in range(pools.size):
+        pools[i].awaited = 1 if pools[i].q else 0
+        life.awaited += pools[i].awaited
 
 
 @compiled
@@ -123,6 +138,8 @@ def prepare(pools: Pools, life: Life, rule: Rule) -> None:
     if rule.max_episode_arrivals and life.arrivals >= rule.max_episode_arrivals and not life.to_try:
         end_episode(pools, life, rule)
     if life.arrivals == 0:
+        if rule.by_pool:
+            await_busy(pools, life)
         needed = max(float(rule.n0), rule.c * math.pow(math.log(life.episode), rule.alpha))
         fewest = pools[0].N
         for i in range(pools.size):

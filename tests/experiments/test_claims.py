@@ -46,6 +46,21 @@ def test_linear_and_flat_are_told_apart():
     assert not claims.linear(results(none=np.zeros(10)), {"policy": "none"}, tolerance=0.1)[0], "nothing is no line"
 
 
+def test_agrees_adds_the_errors_of_both_sources():
+    one = Results([measured({"policy": "a"}, LINE, noise=1.0)])  # its standard error is 0.136
+
+    def agrees(mean, error, arrivals=500):
+        expected = {"policy": {"a": [mean, error]}}
+        return claims.agrees(one, {}, expected, arrivals=arrivals, standard_errors=3.0)[0]
+
+    assert agrees(50.4, 0.0)
+    assert not agrees(50.5, 0.0)
+    assert agrees(53.0, 1.0)
+    assert not agrees(54.0, 1.0)
+    with pytest.raises(LookupError, match="no point of the curve is at 501 arrivals"):
+        agrees(50.0, 1.0, arrivals=501)
+
+
 def test_lower_asks_for_standard_errors():
     a, b = measured({"policy": "a"}, LINE), measured({"policy": "b"}, LINE + 1, noise=3.0)
     both = Results([a, b])

@@ -121,6 +121,13 @@ def test_the_command_says_what_it_found(tmp_path):
     assert [verdict["holds"] for verdict in json.loads(again.stdout)["verdicts"]] == [True] * 4
 
 
+@pytest.mark.slow
+def test_the_regret_of_episodes_by_pool_is_reproduced(tmp_path):
+    done = lased_loadgen("reproduce", "episodes", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("shown      ") == 4
+
+
 def test_a_claim_that_is_not_shown_is_exit_code_1(tmp_path):
     path = tmp_path / "trial.toml"
     path.write_text(FILE + '[[claims]]\nsays = "SED has regret"\ncheck = "linear"\n'

@@ -27,6 +27,10 @@ def test_conforms_with_short_episodes():
     check_policy(Lased, max_episode_arrivals=5, prior_weight=2.0, n0=2)
 
 
+def test_conforms_with_episodes_by_pool():
+    check_policy(Lased, episodes="pool", n0=2)
+
+
 class Forgetful(BasePolicy):
     """Goes on naming the first pool it ever saw."""
 

@@ -115,6 +115,29 @@ def test_a_pool_that_returns_within_the_episode_is_judged_as_at_its_beginning():
     assert t.router.policy.rate("a") == 2.0
 
 
+def test_another_guess_of_a_pool_that_was_never_observed_is_used_from_the_end_of_the_episode():
+    t = table(n0=1, specs=[POOLS[0]])
+    held = t.arrive()
+    t.add(POOLS[1])
+    t.remove("b")
+    t.add(PoolSpec("b", guess=0.7))
+    assert t.router.policy.rate("b") == 0.1
+    t.finish(held)
+    assert t.router.policy.rate("b") == 0.7
+
+
+def test_a_pool_that_was_observed_after_it_left_comes_back_with_the_new_estimate():
+    t = table(n0=1)
+    first, second = t.arrive(), t.arrive()
+    t.remove("b")
+    t.finish(first, service_time=0.5)
+    t.finish(second, service_time=0.5)
+    assert t.router.policy.episode.number == 2
+    t.finish(t.arrive(), service_time=0.5)
+    t.add(POOLS[1])
+    assert t.router.policy.rate("b") == 2.0
+
+
 def test_what_left_long_ago_is_forgotten():
     t = table(n0=1)
     for i in range(400):

@@ -22,7 +22,8 @@ def assert_equal(scenario, seed=1):
     wanted = simulate(scenario, seed, keep_rows=True)
     got = Compiled(scenario).simulate(seed, keep_rows=True)
     for expected, row in zip(wanted.rows, got.rows, strict=True):
-        assert row == dataclasses.replace(expected, scores=()), f"decision {expected.n}"
+        expected = dataclasses.replace(expected, scores=(), rates=tuple(expected.rates))
+        assert row == expected, f"decision {expected.n}"
     assert dataclasses.replace(got, rows=()) == dataclasses.replace(wanted, rows=())
 
 
@@ -56,6 +57,7 @@ OPTIONS = st.fixed_dictionaries(
         "n0": st.integers(1, 12),
         "c": st.floats(0.0, 20.0),
         "alpha": st.floats(0.0, 2.0),
+        "episodes": st.sampled_from(["system", "pool"]),
         "max_episode_arrivals": st.integers(0, 40),
         "bonus": st.floats(0.0, 5.0),
     },
@@ -72,7 +74,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 def test_any_scenario(policy, seed, rho, pools, options):
     mu, guess, servers = zip(*pools, strict=True)
-    takes = {"lased": OPTIONS_OF_LASED, "optimistic": OPTIONS_OF_LASED - {"n0", "max_episode_arrivals"} | {"bonus"},
+    takes = {"lased": OPTIONS_OF_LASED, "optimistic": OPTIONS_OF_LASED - ONLY_OF_LASED | {"bonus"},
              "greedy": {"exponent", "prior_weight"}, "nq": {"exponent", "prior_weight"},
              "sed": {"exponent"}, "esed": {"exponent"}}.get(policy, set())  # fmt: skip
     options = {key: value for key, value in options.items() if key in takes}
@@ -80,7 +82,23 @@ def test_any_scenario(policy, seed, rho, pools, options):
     assert_equal(Scenario(policy, lam, mu, guess, 300, servers=servers, options=options), seed)
 
 
-OPTIONS_OF_LASED = {"exponent", "prior_weight", "n0", "c", "alpha", "max_episode_arrivals"}
+ONLY_OF_LASED = {"n0", "episodes", "max_episode_arrivals"}
+OPTIONS_OF_LASED = {"exponent", "prior_weight", "c", "alpha"} | ONLY_OF_LASED
+
+
+@pytest.mark.parametrize("arrivals", [0, 15])
+@pytest.mark.parametrize("rho", [0.1, 0.5, 0.9])
+def test_episodes_by_pool(rho, arrivals):
+    options = {"episodes": "pool", "n0": 2, "max_episode_arrivals": arrivals}
+    mu, guess, servers = (1.0, 2.0, 3.0, 4.0), (4.0, 3.0, 2.0, 1.0), (1, 1, 2, 1)
+    assert_equal(Scenario("lased", rho * 13.0, mu, guess, 3000, servers=servers, options=options), seed=5)
+
+
+@pytest.mark.parametrize("episodes", ["system", "pool"])
+def test_many_pools(episodes):
+    mu = tuple(1.0 + i % 3 for i in range(30))
+    scenario = Scenario("lased", 0.2 * sum(mu), mu, (1.0,) * 30, 1500, options={"episodes": episodes, "n0": 1})
+    assert_equal(scenario, seed=4)
 
 
 def test_streams_are_python_s_own_from_any_even_place():
