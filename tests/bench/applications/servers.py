@@ -1,0 +1,109 @@
+"""The application servers as processes on free ports of 127.0.0.1.
+
+Every server keeps idle connections longer than a turn lasts, so that none closes one as a balancer takes it. Limits on
+connections are higher than any row needs. All else is as installed.
+"""
+
+import contextlib
+import importlib.util
+import json
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadgen.experiments.backends import running
+from loadgen.experiments.balancers import free_port, listening
+from tests.bench.applications.work import create_database
+
+HERE = Path(__file__).resolve().parent
+REQUIREMENTS = HERE / "requirements.txt"
+ROOT = HERE.parents[2]
+IDLE = "600"  # seconds that an unused connection is kept
+_WSGI = "tests.bench.applications.wsgi:application"
+_ASGI = "tests.bench.applications.asgi:application"
+
+
+def _gunicorn(worker):
+    def command(pool, port):
+        return ["gunicorn", "--bind", f"127.0.0.1:{port}", "--worker-class", worker, "--workers", str(pool.workers),
+                "--threads", str(pool.threads), "--keep-alive", IDLE, "--log-level", "warning",
+                "--no-control-socket", _WSGI]  # fmt: skip
+
+    return command
+
+
+def _uvicorn(pool, port):
+    return ["uvicorn", "--host", "127.0.0.1", "--port", str(port), "--workers", str(pool.workers),
+            "--timeout-keep-alive", IDLE, "--no-access-log", "--log-level", "warning", _ASGI]  # fmt: skip
+
+
+def _waitress(pool, port):
+    return ["waitress", f"--listen=127.0.0.1:{port}", f"--threads={pool.threads}", "--connection-limit=2000",
+            f"--channel-timeout={IDLE}", _WSGI]  # fmt: skip
+
+
+def _granian(pool, port):
+    return ["granian", "--interface", "wsgi", "--host", "127.0.0.1", "--port", str(port), "--http", "1",
+            "--workers", str(pool.workers), "--blocking-threads", str(pool.threads), "--log-level", "warning",
+            _WSGI]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Server:
+    """One kind. modules: Python packages that it needs; the first is run. command: its arguments for a pool and a
+    port, without the interpreter. program: it is run instead of Python, if it is named."""
+
+    modules: tuple[str, ...]
+    command: object
+    program: str = ""
+
+    def missing(self):
+        """The name of what has to be installed; empty if nothing."""
+        if self.program and not shutil.which(self.program):
+            return self.program
+        return next((name for name in self.modules if importlib.util.find_spec(name) is None), "")
+
+    def start(self, pool, port):
+        """The whole command line."""
+        return [self.program or sys.executable, *([] if self.program else ["-m"]), *self.command(pool, port)]
+
+
+SERVERS = {
+    "sync": Server(("gunicorn",), _gunicorn("sync")),
+    "gthread": Server(("gunicorn",), _gunicorn("gthread")),
+    "uvicorn": Server(("uvicorn", "starlette"), _uvicorn),
+    "waitress": Server(("waitress",), _waitress),
+    "granian": Server(("granian",), _granian),
+    "node": Server((), lambda pool, port: [str(HERE / "node.mjs")], program="node"),
+}
+
+
+def packages_missing():
+    """Python packages of requirements.txt that servers need and that are not installed."""
+    return sorted({server.missing() for server in SERVERS.values() if server.modules} - {""})
+
+
+def lacking(row):
+    """Why the row cannot be run here; empty if it can."""
+    missing = sorted({SERVERS[pool.kind].missing() for pool in row.pools} - {""})
+    return f"{' and '.join(missing)} not installed" if missing else ""
+
+
+@contextlib.asynccontextmanager
+async def servers(row, seed, folder):
+    """The row's servers run inside the block; yields the addresses. Raises BackendError."""
+    async with contextlib.AsyncExitStack() as stack:
+        started = []
+        for i, pool in enumerate(row.pools):
+            port, file = free_port(), folder / f"pool-{i}.sqlite"
+            if pool.handler == "sqlite":
+                create_database(file)
+            spec = {"name": f"pool-{i}", "seed": seed, "handler": pool.handler, "mean": pool.mean,
+                    "connections": pool.connections, "file": str(file)}  # fmt: skip
+            environment = {"APPLICATION": json.dumps(spec), "PORT": str(port), "PYTHONPATH": str(ROOT)}
+            command = SERVERS[pool.kind].start(pool, port)
+            started.append((await stack.enter_async_context(running(f"pool-{i}", command, folder, environment)), port))
+        for child, port in started:
+            await listening(child, port, "/")
+        yield [f"127.0.0.1:{port}" for _, port in started]

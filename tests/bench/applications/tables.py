@@ -1,0 +1,190 @@
+"""What the turns show: means and p99 by row and entrant, ratios to the best entrant of the row, geometric means.
+
+Ratios are paired: in each round an entrant's value is divided by the best entrant's value of the same round. The
+interval is Student's 95 % interval of the logarithms over rounds. It is wide for few rounds: with 3 rounds it is 2.5
+standard deviations to each side.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadgen.experiments.results import interval
+from tests.bench.applications.turns import capacity_mark
+
+METRICS = {"mean": "mean", "p99": "p99"}
+CLOSE = 1.03  # a ratio up to which an entrant counts as close to the best
+LATE = 0.005  # seconds of the load generator's own p99 lateness above which a turn is doubted
+BEHIND = 0.25  # the share of a turn's time after which the last answer is called late
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """An entrant's value over the best entrant's. low, high: the ends of the interval; NaN with one round."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def half(self):
+        """Half the width of the interval, as a share of the ratio."""
+        return (self.high - self.low) / (2 * self.value)
+
+    @property
+    def tied(self):
+        """Whether the interval reaches the best entrant."""
+        return self.low <= 1.0
+
+
+def ratio(values, best):
+    """values, best: shape (rounds,)."""
+    logs = np.log(np.asarray(values) / np.asarray(best))
+    if len(logs) == 1:
+        return Ratio(math.exp(logs[0]), math.nan, math.nan)
+    mean, half = interval(logs)
+    return Ratio(*(math.exp(value) for value in (mean, mean - half, mean + half)))
+
+
+class Findings:
+    """The turns of a plan that are in the store, by row and entrant. Rows without all of their turns are left out."""
+
+    def __init__(self, plan, store):
+        self.plan, self.entrants = plan, plan.entrants
+        self._turns = {}
+        for j, row, entrants in plan.groups():
+            for entrant in entrants:
+                if found := store.get(plan.mark(j, row, entrant)):
+                    self._turns[row.name, entrant.name, j] = found
+        self.rows = [row for row in plan.rows if all(map(self._complete(row), plan.entrants))]
+        self._capacities = {row.name: store.get(capacity_mark(row)) for row in plan.rows}
+
+    def _complete(self, row):
+        return lambda entrant: all((row.name, entrant.name, j) in self._turns for j in range(self.plan.rounds))
+
+    def values(self, row, entrant, metric):
+        """Shape (rounds,)."""
+        found = (self._turns[row.name, entrant.name, j][metric] for j in range(self.plan.rounds))
+        return np.array(list(found), dtype=float)
+
+    def best(self, row, metric):
+        """The entrant with the least mean over rounds."""
+        return min(self.entrants, key=lambda entrant: self.values(row, entrant, metric).mean())
+
+    def ratio(self, row, entrant, metric):
+        """To the best entrant of the row."""
+        return ratio(self.values(row, entrant, metric), self.values(row, self.best(row, metric), metric))
+
+    def overall(self, entrant, metric):
+        """The geometric mean over rows of the ratios to the best."""
+        return math.exp(np.mean([math.log(self.ratio(row, entrant, metric).value) for row in self.rows]))
+
+    def against(self, entrant, other, metric):
+        """The geometric mean over rows of one entrant's value over another's."""
+        pairs = [(self.values(row, entrant, metric), self.values(row, other, metric)) for row in self.rows]
+        return math.exp(np.mean([math.log(ratio(*pair).value) for pair in pairs]))
+
+    def close(self, entrant, metric):
+        """In how many rows the entrant is within CLOSE of the best."""
+        return sum(self.ratio(row, entrant, metric).value <= CLOSE for row in self.rows)
+
+    def level(self, entrant, metric):
+        """In how many rows the entrant is the best, or its interval reaches the best."""
+        return sum(entrant is self.best(row, metric) or self.ratio(row, entrant, metric).tied for row in self.rows)
+
+    def capacity(self, row):
+        """Requests a second; infinite where a pool has no limit."""
+        entry = self._capacities[row.name]
+        return entry["capacity"] if entry else row.capacity
+
+    def doubts(self):
+        """One sentence for each turn that did not go as planned."""
+        found = []
+        for (row, entrant, j), turn in sorted(self._turns.items()):
+            where = f"{row}, {entrant}, round {j + 1}"
+            if turn["failed"]:
+                found.append(
+                    f"{where}: {turn['failed']} of {turn['requests']} requests failed and are not in the mean."
+                )
+            if turn["achieved"] < BEHIND * turn["offered"]:
+                found.append(
+                    f"{where}: {turn['achieved']:.0f} of {turn['offered']:.0f} requests a second were answered."
+                )
+            if turn["lateness_p99"] > LATE:
+                found.append(f"{where}: the load generator was late by {turn['lateness_p99'] * 1e3:.1f} ms at p99.")
+        return found
+
+
+def row_table(findings, metric):
+    """Header and lines: a line a row, a cell an entrant, with the value in ms and the ratio to the best."""
+    header = ["row", "requests/s", *(entrant.name for entrant in findings.entrants)]
+    lines = [
+        [row.name, f"{row.rate_at(findings.capacity(row)):.0f}"]
+        + [_cell(findings, row, entrant, metric) for entrant in findings.entrants]
+        for row in findings.rows
+    ]
+    overall = [f"{findings.overall(entrant, metric):.3f}" for entrant in findings.entrants]
+    return header, [*lines, ["geometric mean of the ratios", "", *overall]]
+
+
+def _cell(findings, row, entrant, metric):
+    value = f"{findings.values(row, entrant, metric).mean() * 1e3:.1f}"
+    if entrant is findings.best(row, metric):
+        return f"**{value}**"
+    found = findings.ratio(row, entrant, metric)
+    half = "" if math.isnan(found.half) else f" ± {found.half * found.value:.2f}"
+    return f"{value} ({found.value:.2f}{half})"
+
+
+def summary_table(findings):
+    """Header and lines: an entrant a line."""
+    first, n = findings.entrants[0], len(findings.rows)
+    header = ["entrant"]
+    for label in METRICS.values():
+        header += [f"{label} ÷ best", f"{label} ÷ {first.name}", f"{label} within 3 %", f"{label} best or tied"]
+    lines = []
+    for entrant in findings.entrants:
+        cells = [entrant.name]
+        for metric in METRICS:
+            cells.append(f"{findings.overall(entrant, metric):.3f}")
+            cells.append(f"{findings.against(entrant, first, metric):.3f}")
+            cells.append(f"{findings.close(entrant, metric)} of {n}")
+            cells.append(f"{findings.level(entrant, metric)} of {n}")
+        lines.append(cells)
+    return header, lines
+
+
+def setup_table(findings):
+    """Header and lines: what each row is, and how its capacity is known."""
+    lines = []
+    for row in findings.rows:
+        capacity = findings.capacity(row)
+        known = "measured" if row.measured else "places ÷ mean work"
+        limit = "no limit" if math.isinf(capacity) else f"{capacity:.0f}/s, {known}"
+        pools = "; ".join(map(str, row.pools))
+        lines.append([row.name, row.what, pools, limit, f"{row.rate_at(capacity):.0f}"])
+    return ["row", "what it shows", "pools", "capacity", "requests/s"], lines
+
+
+def markdown(findings):
+    """The full tables and how to read them."""
+    plan = findings.plan
+    parts = [
+        f"{plan.rounds} rounds of {plan.seconds:g} s a turn, seed {plan.seed}. Times are in ms and count from the "
+        "planned instant of each request; the mean over rounds is shown. In brackets is the ratio to the best entrant "
+        "of the row, which is in bold, with its 95 % interval over rounds, paired by round.",
+    ]
+    for title, (header, lines) in (
+        ("Rows", setup_table(findings)),
+        *((f"{label.capitalize()} response", row_table(findings, metric)) for metric, label in METRICS.items()),
+        ("All rows", summary_table(findings)),
+    ):
+        parts.append(f"### {title}\n\n{_lines([header, ['---'] * len(header), *lines])}")
+    if doubts := findings.doubts():
+        parts.append("### Turns that did not go as planned\n\n" + "\n".join(f"* {doubt}" for doubt in doubts))
+    return "\n\n".join(parts) + "\n"
+
+
+def _lines(rows):
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
