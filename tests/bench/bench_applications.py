@@ -2,6 +2,8 @@
 
 import argparse
 import asyncio
+import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,14 +62,6 @@ def _parser():
 
 def _plan(given):
     """Raises ConfigError."""
-    if given.install:
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "-r", str(servers.REQUIREMENTS)]
-        if subprocess.run(command, check=False).returncode:
-            raise ConfigError(f"pip could not install {servers.REQUIREMENTS}")
-    elif missing := servers.packages_missing():
-        raise ConfigError(
-            f"{', '.join(missing)} not installed: add --install, or run pip install -r {servers.REQUIREMENTS}"
-        )
     usual = QUICK if given.quick else FULL
     rounds = usual["rounds"] if given.rounds is None else given.rounds
     seconds = usual["seconds"] if given.seconds is None else given.seconds
@@ -79,9 +73,30 @@ def _plan(given):
         raise ConfigError(f"--warmup must be from 0 to less than --seconds, not {given.warmup:g}")
     named = rows.select(given.rows or ",".join(usual["rows"]))
     chosen = entrants.select(given.entrants) if given.entrants else entrants.ENTRANTS
-    return turns.Plan(_possible(named, servers.lacking, "row"),
-                      _possible(chosen, entrants.Entrant.lacking, "entrant"),
-                      rounds, seconds, given.warmup, given.seed)  # fmt: skip
+    _require_packages(named, given.install)
+    return turns.Plan(
+        _possible(named, servers.lacking, "row"),
+        _possible(chosen, entrants.Entrant.lacking, "entrant"),
+        rounds,
+        seconds,
+        given.warmup,
+        given.seed,
+    )
+
+
+def _require_packages(named, install):
+    """Install what the optional requirements file lists, or check that the rows have what they need of it.
+
+    Raises ConfigError.
+    """
+    file = os.path.relpath(servers.REQUIREMENTS)
+    if install:
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "-r", file]
+        if subprocess.run(command, check=False).returncode:
+            raise ConfigError(f"pip could not install the packages of {file}; its own message is above")
+        importlib.invalidate_caches()
+    if missing := servers.packages_missing(named):
+        raise ConfigError(f"not installed: {', '.join(missing)}; add --install, or run: pip install -r {file}")
 
 
 def _possible(wanted, lacking, kind):

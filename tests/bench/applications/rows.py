@@ -81,30 +81,34 @@ def _at(name, pools, what, *loads, costly=0.0):
 
 
 _THREADS = (Pool("gthread", 0.040, threads=4), Pool("gthread", 0.080, threads=16))
+_ASYNC = (Pool("uvicorn", 0.050), Pool("uvicorn", 0.100))
+_HALF_ASYNC = (Pool("uvicorn", 0.060), Pool("gthread", 0.020, threads=3))
 _WAITRESS = (Pool("waitress", 0.030, threads=4), Pool("granian", 0.060, threads=8))
 _CPU = (Pool("sync", 0.005, handler="burn"), Pool("sync", 0.0025, workers=2, handler="burn"))
 _CONNECTIONS = (
     Pool("uvicorn", 0.020, handler="connections", connections=2),
     Pool("uvicorn", 0.050, handler="connections", connections=10),
 )
-_SQLITE = (Pool("gthread", 20_000, threads=4, handler="sqlite"),
-           Pool("gthread", 8_000, threads=2, workers=2, handler="sqlite"))  # fmt: skip
+_SQLITE = (
+    Pool("gthread", 20_000, threads=4, handler="sqlite"),
+    Pool("gthread", 8_000, threads=2, workers=2, handler="sqlite"),
+)
 _MIX = (Pool("gthread", 0.004, threads=2), Pool("gthread", 0.008, threads=8))
 _TRIPLE = (Pool("gthread", 0.010), Pool("gthread", 0.060, threads=8), Pool("waitress", 0.030, threads=4))
+_NODE = (Pool("node", 0.080), Pool("gthread", 0.020, threads=2))
 
 ROWS = (
     *_at("gthread", _THREADS, "few fast and many slow threads", 0.3, 0.6, 0.85),
-    Row("async", (Pool("uvicorn", 0.050), Pool("uvicorn", 0.100)), "no limit on requests at once", rate=100.0),
-    Row("async+gthread", (Pool("uvicorn", 0.060), Pool("gthread", 0.020, threads=3)), "one pool has a limit",
-        rate=150.0),
+    Row("async", _ASYNC, "no limit on requests at once", rate=100.0),
+    Row("async+gthread", _HALF_ASYNC, "only one pool has a limit", rate=150.0),
     *_at("waitress+granian", _WAITRESS, "two servers of equal capacity", 0.85),
     *_at("sync-cpu", _CPU, "requests compete for the processor", 0.3, 0.6),
     *_at("connections", _CONNECTIONS, "2 and 10 connections to a database", 0.6, 0.85),
     *_at("sqlite", _SQLITE, "requests of a pool share a file", 0.6),
     *_at("mix", _MIX, "one request in ten costs 50 times more", 0.6, costly=0.1),
     *_at("triple", _TRIPLE, "three unequal pools", 0.3, 0.85),
-    Row("node+gthread", (Pool("node", 0.080), Pool("gthread", 0.020, threads=2)), "node beside threads", rate=120.0),
-)  # fmt: skip
+    Row("node+gthread", _NODE, "node beside threads", rate=120.0),
+)
 QUICK = ("gthread@0.6", "async", "sync-cpu@0.3", "triple@0.85")
 
 

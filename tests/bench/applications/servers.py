@@ -26,27 +26,27 @@ _ASGI = "tests.bench.applications.asgi:application"
 
 def _gunicorn(worker):
     def command(pool, port):
-        return ["gunicorn", "--bind", f"127.0.0.1:{port}", "--worker-class", worker, "--workers", str(pool.workers),
-                "--threads", str(pool.threads), "--keep-alive", IDLE, "--log-level", "warning",
-                "--no-control-socket", _WSGI]  # fmt: skip
+        size = ["--workers", str(pool.workers), "--threads", str(pool.threads), "--worker-class", worker]
+        quiet = ["--log-level", "warning", "--no-control-socket"]
+        return ["gunicorn", "--bind", f"127.0.0.1:{port}", *size, "--keep-alive", IDLE, *quiet, _WSGI]
 
     return command
 
 
 def _uvicorn(pool, port):
-    return ["uvicorn", "--host", "127.0.0.1", "--port", str(port), "--workers", str(pool.workers),
-            "--timeout-keep-alive", IDLE, "--no-access-log", "--log-level", "warning", _ASGI]  # fmt: skip
+    quiet = ["--no-access-log", "--log-level", "warning"]
+    return ["uvicorn", "--host", "127.0.0.1", "--port", str(port), "--timeout-keep-alive", IDLE, *quiet, _ASGI]
 
 
 def _waitress(pool, port):
-    return ["waitress", f"--listen=127.0.0.1:{port}", f"--threads={pool.threads}", "--connection-limit=2000",
-            f"--channel-timeout={IDLE}", _WSGI]  # fmt: skip
+    limits = ["--connection-limit=2000", f"--channel-timeout={IDLE}"]
+    return ["waitress", f"--listen=127.0.0.1:{port}", f"--threads={pool.threads}", *limits, _WSGI]
 
 
 def _granian(pool, port):
-    return ["granian", "--interface", "wsgi", "--host", "127.0.0.1", "--port", str(port), "--http", "1",
-            "--workers", str(pool.workers), "--blocking-threads", str(pool.threads), "--log-level", "warning",
-            _WSGI]  # fmt: skip
+    size = ["--workers", str(pool.workers), "--blocking-threads", str(pool.threads)]
+    kind = ["--interface", "wsgi", "--http", "1", "--log-level", "warning"]
+    return ["granian", "--host", "127.0.0.1", "--port", str(port), *size, *kind, _WSGI]
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,16 @@ SERVERS = {
 }
 
 
-def packages_missing():
-    """Python packages of requirements.txt that servers need and that are not installed."""
-    return sorted({server.missing() for server in SERVERS.values() if server.modules} - {""})
+def packages_missing(rows):
+    """Python packages that servers of these rows need and that are not installed."""
+    kinds = {pool.kind for row in rows for pool in row.pools}
+    return sorted({SERVERS[kind].missing() for kind in kinds if SERVERS[kind].modules} - {""})
 
 
 def lacking(row):
     """Why the row cannot be run here; empty if it can."""
     missing = sorted({SERVERS[pool.kind].missing() for pool in row.pools} - {""})
-    return f"{' and '.join(missing)} not installed" if missing else ""
+    return f"not installed: {', '.join(missing)}" if missing else ""
 
 
 @contextlib.asynccontextmanager
@@ -99,8 +100,14 @@ async def servers(row, seed, folder):
             port, file = free_port(), folder / f"pool-{i}.sqlite"
             if pool.handler == "sqlite":
                 create_database(file)
-            spec = {"name": f"pool-{i}", "seed": seed, "handler": pool.handler, "mean": pool.mean,
-                    "connections": pool.connections, "file": str(file)}  # fmt: skip
+            spec = {
+                "name": f"pool-{i}",
+                "seed": seed,
+                "handler": pool.handler,
+                "mean": pool.mean,
+                "connections": pool.connections,
+                "file": str(file),
+            }
             environment = {"APPLICATION": json.dumps(spec), "PORT": str(port), "PYTHONPATH": str(ROOT)}
             command = SERVERS[pool.kind].start(pool, port)
             started.append((await stack.enter_async_context(running(f"pool-{i}", command, folder, environment)), port))

@@ -16,7 +16,8 @@ from tests.bench.applications.turns import capacity_mark
 METRICS = {"mean": "mean", "p99": "p99"}
 CLOSE = 1.03  # a ratio up to which an entrant counts as close to the best
 LATE = 0.005  # seconds of the load generator's own p99 lateness above which a turn is doubted
-BEHIND = 0.25  # the share of a turn's time after which the last answer is called late
+DRAIN = 0.25  # the share of a turn's time after which the last answer is called late
+BUSY = 0.9  # of the processors, above which a turn is doubted
 
 
 @dataclass(frozen=True)
@@ -104,13 +105,11 @@ class Findings:
         for (row, entrant, j), turn in sorted(self._turns.items()):
             where = f"{row}, {entrant}, round {j + 1}"
             if turn["failed"]:
-                found.append(
-                    f"{where}: {turn['failed']} of {turn['requests']} requests failed and are not in the mean."
-                )
-            if turn["achieved"] < BEHIND * turn["offered"]:
-                found.append(
-                    f"{where}: {turn['achieved']:.0f} of {turn['offered']:.0f} requests a second were answered."
-                )
+                found.append(f"{where}: {turn['failed']} of {turn['requests']} requests failed and do not count.")
+            if turn["drain"] > DRAIN * self.plan.seconds:
+                found.append(f"{where}: the last answer came {turn['drain']:.1f} s after the end of the traffic.")
+            if turn["busy"] > BUSY:
+                found.append(f"{where}: the processors were busy for {turn['busy']:.0%} of the time.")
             if turn["lateness_p99"] > LATE:
                 found.append(f"{where}: the load generator was late by {turn['lateness_p99'] * 1e3:.1f} ms at p99.")
         return found
