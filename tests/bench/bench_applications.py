@@ -16,7 +16,7 @@ from loadgen.experiments.backends import BackendError
 from tests.bench.applications import entrants, rows, servers, tables, turns
 
 OUT = Path("out/bench-applications")
-FULL = {"rounds": 3, "seconds": 6.0, "rows": [row.name for row in rows.ROWS]}
+FULL = {"rounds": 3, "seconds": 7.0, "rows": [row.name for row in rows.ROWS]}
 QUICK = {"rounds": 2, "seconds": 4.0, "rows": rows.QUICK}
 
 
@@ -30,6 +30,8 @@ def run(arguments=()):
         asyncio.run(turns.run(plan, store, _told))
     except (ConfigError, BackendError, OSError) as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(f"interrupted; finished turns are in {given.out}, and the same command goes on from there")
     findings = tables.Findings(plan, store)
     if given.markdown:
         given.markdown.write_text(tables.markdown(findings), encoding="utf-8")
@@ -47,7 +49,7 @@ def _parser():
         ("--rows", str, "NAME,…", f"only these rows, of: {known}"),
         ("--entrants", str, "NAME,…", "only these balancers; the first is compared with the others"),
         ("--rounds", int, "N", "each entrant has one turn a round and row (default 3)"),
-        ("--seconds", float, "S", "of one turn (default 6)"),
+        ("--seconds", float, "S", "of one turn (default 7)"),
         ("--warmup", float, "S", "of a turn whose requests are not counted (default 0)"),
         ("--seed", int, "N", "of arrivals and work (default 1)"),
         ("--markdown", Path, "FILE", "also write the full tables to FILE"),

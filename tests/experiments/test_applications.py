@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,18 @@ def test_a_row_without_a_known_rate_is_refused():
         Row("x", (FAST,), "")
     with pytest.raises(ValueError, match="a pool without capacity needs a rate"):
         Row("x", (Pool("uvicorn", 0.05),), "", load=0.5)
+    with pytest.raises(ValueError, match="a measured capacity does not know costly requests"):
+        Row("x", (Pool("sync", 0.005, handler="burn"),), "", load=0.5, costly=0.1)
+
+
+def test_a_pool_says_what_it_is():
+    assert str(FAST) == "gunicorn gthread (4 threads): sleep 40 ms"
+    assert str(Pool("gthread", 8_000, threads=2, workers=3, handler="sqlite")) == (
+        "gunicorn gthread (3 workers of 2 threads): sqlite 8,000 rows"
+    )
+    assert str(Pool("uvicorn", 0.02, handler="connections", connections=2)) == (
+        "uvicorn (2 connections): connections 20 ms"
+    )
 
 
 def test_rows_have_their_own_names_and_known_servers():
@@ -71,6 +84,7 @@ def test_work_is_exponential_and_a_function_of_seed_and_number():
     draws = np.array([work.draw("1/gthread@0.3", number) for number in range(20_000)])
     assert abs(draws.mean() - 1) < 4 / math.sqrt(len(draws))
     assert abs((draws > 2).mean() - math.exp(-2)) < 4 * math.sqrt(math.exp(-2) / len(draws))
+    assert [round(work.draw("1", number), 3) for number in range(3)] == [0.102, 0.157, 1.887]
     assert work.draw("1", 7) == work.draw("1", "7") != work.draw("2", 7)
     assert work.amount(0.01, "1", "7", "/costly") == pytest.approx(work.COST * work.amount(0.01, "1", "7", "/"))
     assert work.amount(0.01, "1", None, "/") == 0.0, "a look at whether the server answers costs nothing"
@@ -178,7 +192,7 @@ def test_the_markdown_has_a_table_for_rows_each_metric_and_all_rows(findings):
     assert [line for line in text.splitlines() if line.startswith("###")] == [
         "### Rows", "### Mean response", "### P99 response", "### All rows"]  # fmt: skip
     assert "| one@0.5 | 150 | **35.0** | 38.5 (1.10 ± 0.00) |" in text
-    assert "| two | no limit | uvicorn, sleep 50 ms | no limit | 100 |" in text
+    assert "| two | no limit | uvicorn: sleep 50 ms | no limit | 100 |" in text
     assert "| ours | 1.000 | 1.000 | 2 of 2 | 2 of 2 |" in text
     widths = {line.count("|") for line in text.split("### Mean response")[1].split("###")[0].splitlines() if line}
     assert widths == {5}
@@ -192,10 +206,10 @@ def test_a_row_with_a_missing_turn_is_left_out_and_doubtful_turns_are_named(tmp_
     found = tables.Findings(plan, store)
     assert found.rows == [ROW]
     assert found.doubts() == [
-        "one@0.5, ours, round 1: 2 of 10 requests failed and do not count.",
-        "one@0.5, ours, round 1: the last answer came 3.0 s after the end of the traffic.",
-        "one@0.5, ours, round 1: the processors were busy for 97% of the time.",
-        "one@0.5, ours, round 1: the load generator was late by 20.0 ms at p99.",
+        "one@0.5: in 1 of 1 turns some requests failed and do not count (at most 2 requests).",
+        "one@0.5: in 1 of 1 turns the last answer came late after the end of the traffic (at most 3 s).",
+        "one@0.5: in 1 of 1 turns the processors had little time left (at most 0.97 of the time busy).",
+        "one@0.5: in 1 of 1 turns the load generator itself was late (at most 0.02 s at p99).",
     ]
     assert found.doubts()[0] in tables.markdown(found)
 
@@ -229,3 +243,10 @@ def test_missing_packages_are_named_with_how_to_install_them(monkeypatch, tmp_pa
         SystemExit, match=r"not installed: uvicorn; add --install, or run: pip install -r .*requirements"
     ):
         bench_applications.run(["--rows", "async", "--out", str(tmp_path)])
+
+
+def test_options_are_for_a_benchmark_that_takes_them():
+    command = [sys.executable, "-m", "tests.bench", "delay", "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=servers.ROOT)
+    assert done.returncode == 1
+    assert done.stderr.strip() == "error: options are for one of applications alone, not for delay"

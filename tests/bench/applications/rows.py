@@ -12,6 +12,7 @@ from dispatcher.errors import ConfigError
 from tests.bench.applications.work import COST
 
 UNLIMITED = ("uvicorn", "node")  # servers that start every request at once
+NAMES = {"sync": "gunicorn sync", "gthread": "gunicorn gthread"}
 MEASURED = ("burn", "sqlite")  # handlers whose speed depends on the machine
 
 
@@ -35,11 +36,11 @@ class Pool:
         return math.inf if self.kind in UNLIMITED else self.threads * self.workers
 
     def __str__(self):
-        size = "" if self.kind in UNLIMITED else f" {self.workers} × {self.threads}"
-        if self.connections:
-            size = f" {self.connections} connections"
+        sizes = {"connection": self.connections, "worker": self.workers, "thread": self.threads}
+        told = [f"{n} {word}s" for word, n in sizes.items() if n > 1]
+        name = NAMES.get(self.kind, self.kind) + (f" ({' of '.join(told)})" if told else "")
         amount = f"{self.mean:,.0f} rows" if self.handler == "sqlite" else f"{self.mean * 1e3:g} ms"
-        return f"{self.kind}{size}, {self.handler} {amount}"
+        return f"{name}: {self.handler} {amount}"
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class Row:
             raise ValueError(f"row {self.name}: give either load or rate")
         if self.load and not self.measured and math.isinf(self.capacity):
             raise ValueError(f"row {self.name}: a pool without capacity needs a rate, not a load")
+        if self.measured and self.costly:
+            raise ValueError(f"row {self.name}: a measured capacity does not know costly requests")
 
     @property
     def measured(self):

@@ -100,18 +100,20 @@ class Findings:
         return entry["capacity"] if entry else row.capacity
 
     def doubts(self):
-        """One sentence for each turn that did not go as planned."""
+        """A sentence for each row and way in which turns of it did not go as planned."""
         found = []
-        for (row, entrant, j), turn in sorted(self._turns.items()):
-            where = f"{row}, {entrant}, round {j + 1}"
-            if turn["failed"]:
-                found.append(f"{where}: {turn['failed']} of {turn['requests']} requests failed and do not count.")
-            if turn["drain"] > DRAIN * self.plan.seconds:
-                found.append(f"{where}: the last answer came {turn['drain']:.1f} s after the end of the traffic.")
-            if turn["busy"] > BUSY:
-                found.append(f"{where}: the processors were busy for {turn['busy']:.0%} of the time.")
-            if turn["lateness_p99"] > LATE:
-                found.append(f"{where}: the load generator was late by {turn['lateness_p99'] * 1e3:.1f} ms at p99.")
+        for row in self.plan.rows:
+            turns = [turn for (name, *_), turn in self._turns.items() if name == row.name]
+            for words, value, bound, unit in (
+                ("some requests failed and do not count", "failed", 0, "requests"),
+                ("the last answer came late after the end of the traffic", "drain", DRAIN * self.plan.seconds, "s"),
+                ("the processors had little time left", "busy", BUSY, "of the time busy"),
+                ("the load generator itself was late", "lateness_p99", LATE, "s at p99"),
+            ):
+                worst = max((turn[value] for turn in turns), default=0)
+                if worst > bound:
+                    times = sum(turn[value] > bound for turn in turns)
+                    found.append(f"{row.name}: in {times} of {len(turns)} turns {words} (at most {worst:.3g} {unit}).")
         return found
 
 

@@ -6,6 +6,7 @@ nothing. Finished turns and measured capacities are lines of `turns.jsonl`; a ru
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 from dataclasses import asdict, dataclass
@@ -23,9 +24,10 @@ from loadgen.records import Records
 from loadgen.schedule import choose_targets, schedule
 from loadgen.targets import Request
 from tests.bench.applications import capacity
-from tests.bench.applications.servers import servers
+from tests.bench.applications.servers import HERE, servers
 from tests.bench.applications.work import COSTLY, NUMBER
 
+APPLICATIONS = ("work.py", "wsgi.py", "asgi.py", "node.mjs", "servers.py")
 TIMEOUT = 60.0  # seconds after which a request has failed
 
 
@@ -36,7 +38,7 @@ class Plan:
     rows: tuple
     entrants: tuple
     rounds: int = 3
-    seconds: float = 6.0
+    seconds: float = 7.0
     warmup: float = 0.0
     seed: int = 1
 
@@ -49,9 +51,15 @@ class Plan:
 
     def mark(self, j, row, entrant):
         """The key of a turn. It changes with all that determines the turn, and for our policies with our code."""
-        code = sources() if entrant.ours else ""
+        code = [_applications(), sources() if entrant.ours else ""]
         settings = [self.seconds, self.warmup, self.seed, j]
         return _digest(["turn", asdict(row), asdict(entrant), settings, code])
+
+
+@functools.cache
+def _applications():
+    """A digest of the applications and of how their servers are started."""
+    return _digest([(HERE / name).read_text() for name in APPLICATIONS])
 
 
 def _digest(what):
@@ -83,7 +91,7 @@ class Store:
 
 def capacity_mark(row):
     """Rows with the same pools share a measured capacity."""
-    return _digest(["capacity", [asdict(pool) for pool in row.pools], row.costly])
+    return _digest(["capacity", _applications(), [asdict(pool) for pool in row.pools], row.costly])
 
 
 async def run(plan, store, told):
