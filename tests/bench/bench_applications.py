@@ -1,4 +1,4 @@
-"""Load balancers in front of real application servers: our policies, nginx, HAProxy, Envoy, Traefik and Caddy."""
+"""This compares load balancers in front of real application servers: ours, nginx, HAProxy, Envoy, Traefik, Caddy."""
 
 import argparse
 import asyncio
@@ -21,7 +21,7 @@ QUICK = {"rounds": 2, "seconds": 4.0, "rows": rows.QUICK}
 
 
 def run(arguments=()):
-    """The tables, as something to print. Ends the process with one line if an option is wrong."""
+    """Returns the tables to print. A wrong option ends the process with one line."""
     given = _parser().parse_args(arguments)
     try:
         plan = _plan(given)
@@ -63,7 +63,7 @@ def _parser():
 
 
 def _plan(given):
-    """Raises ConfigError."""
+    """Returns what the options ask for. Raises ConfigError."""
     usual = QUICK if given.quick else FULL
     rounds = usual["rounds"] if given.rounds is None else given.rounds
     seconds = usual["seconds"] if given.seconds is None else given.seconds
@@ -87,7 +87,7 @@ def _plan(given):
 
 
 def _require_packages(named, install):
-    """Install what the optional requirements file lists, or check that the rows have what they need of it.
+    """Installs what the optional requirements file lists, if asked to, and checks that the rows have what they need.
 
     Raises ConfigError.
     """
@@ -102,7 +102,7 @@ def _require_packages(named, install):
 
 
 def _possible(wanted, lacking, kind):
-    """Those that can be run here. Says which are left out. Raises ConfigError if none is left."""
+    """Returns those that can be run here and prints why others cannot. Raises ConfigError if none is left."""
     found = []
     for one in wanted:
         if reason := lacking(one):

@@ -1,4 +1,4 @@
-"""The benchmark of balancers before real application servers: its rows, work, pairing and tables, without a server."""
+"""These tests cover the application benchmark without its servers: rows, work, pairing and tables."""
 
 import json
 import math
@@ -41,11 +41,11 @@ def test_a_row_without_a_known_rate_is_refused():
         Row("x", (FAST,), "")
     with pytest.raises(ValueError, match="a pool without capacity needs a rate"):
         Row("x", (Pool("uvicorn", 0.05),), "", load=0.5)
-    with pytest.raises(ValueError, match="a measured capacity does not know costly requests"):
+    with pytest.raises(ValueError, match="the capacity for costly requests cannot be measured"):
         Row("x", (Pool("sync", 0.005, handler="burn"),), "", load=0.5, costly=0.1)
 
 
-def test_a_pool_says_what_it_is():
+def test_a_pool_has_a_readable_name():
     assert str(FAST) == "gunicorn gthread (4 threads): sleep 40 ms"
     assert str(Pool("gthread", 8_000, threads=2, workers=3, handler="sqlite")) == (
         "gunicorn gthread (3 workers of 2 threads): sqlite 8,000 rows"

@@ -1,4 +1,4 @@
-"""The application for servers with an event loop: uvicorn with starlette.
+"""This is the application for servers with an event loop: uvicorn with starlette.
 
 The environment variable APPLICATION describes it in JSON: name, seed, handler, mean, and connections. The handler
 `connections` holds one of so many connections for the time of its work; requests wait for a free one in their order.
@@ -22,7 +22,7 @@ limit = LIMITS[SPEC["handler"]]()
 
 
 async def answer(request):
-    """Do the work of the request and answer `ok`."""
+    """Does the work of the request and answers `ok`."""
     todo = work.amount(SPEC["mean"], SPEC["seed"], request.headers.get(work.NUMBER), request.url.path)
     if todo:
         async with limit:

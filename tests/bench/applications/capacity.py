@@ -1,4 +1,4 @@
-"""The capacity of pools, measured in a closed loop: so many clients, each with one request at a time.
+"""This module measures the capacity of pools with clients that each have one request at a time.
 
 The clients speak to the pools directly and at the same time, because pools of one machine share its processors.
 """
@@ -15,7 +15,7 @@ SECONDS = 3.0
 
 
 class ClosedLoop:
-    """`clients[i]` clients at pool i. Numbers of requests begin at `first`, so that no turn repeats their work."""
+    """This runs `clients[i]` clients at pool i. Request numbers begin at `first`, beyond those of the turns."""
 
     def __init__(self, addresses, clients, first=1_000_000):
         self._client = Client(Request(tuple(f"http://{address}/" for address in addresses), number=NUMBER), self._over)
@@ -25,7 +25,7 @@ class ClosedLoop:
         self._empty = asyncio.Event()
 
     async def run(self, seconds):
-        """Answers a second of all pools, the first WARM_SECONDS left out. Raises BackendError."""
+        """Returns answers a second of all pools, without the first WARM_SECONDS. Raises BackendError."""
         await self._client.start()
         for target, clients in enumerate(self._clients):
             for _ in range(clients):
@@ -57,10 +57,10 @@ class ClosedLoop:
 
 
 async def measure(row, addresses, seconds=SECONDS):
-    """Requests a second that the row's pools answer when each has two requests for each of its places."""
+    """Returns requests a second that the pools answer when each has two requests per thread."""
     return await ClosedLoop(addresses, [2 * pool.threads * pool.workers for pool in row.pools]).run(seconds)
 
 
 async def warm(row, addresses):
-    """Let the servers start their threads and compile their code before the first turn."""
+    """Makes the servers start their threads and load their code before the first turn."""
     await ClosedLoop(addresses, [min(32, 2 * pool.threads * pool.workers) for pool in row.pools]).run(0.0)

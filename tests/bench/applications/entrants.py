@@ -1,4 +1,4 @@
-"""The load balancers that are compared. None is told speeds, weights or numbers of servers.
+"""This module lists the load balancers. No configuration contains speeds, weights or numbers of servers.
 
 A policy of ours is a `lased-dispatcher serve` with this policy; the others run with one worker or one processor, as
 loadgen.experiments.balancers starts them.
@@ -24,7 +24,7 @@ OTHERS = (
 
 @dataclass(frozen=True)
 class Entrant:
-    """One balancer. arguments: of `serve`, if it is ours. balancer: as balancers.parse reads it, if it is not."""
+    """This is one balancer. `arguments` are those of `serve` if it is ours; else balancers.parse reads `balancer`."""
 
     name: str
     arguments: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class Entrant:
         return not self.balancer
 
     def lacking(self):
-        """Why it cannot run here; empty if it can."""
+        """Returns why it cannot run here; empty if it can."""
         if self.balancer:
             balancer, _ = parse(self.balancer)
             return "" if balancer.program() else f"{balancer.name} is not installed: {balancer.install}"
@@ -44,7 +44,7 @@ class Entrant:
 
     @contextlib.asynccontextmanager
     async def system(self, addresses, folder):
-        """It runs in front of these addresses inside the block; yields its URL. Raises BackendError."""
+        """Runs it in front of these addresses inside the block and yields its URL. Raises BackendError."""
         if self.balancer:
             async with balancer_system(*parse(self.balancer), addresses, folder) as url:
                 yield url
@@ -62,7 +62,7 @@ ENTRANTS = (
 
 
 def select(text):
-    """Entrants by name, as in "curve,nginx". Raises ConfigError."""
+    """Returns entrants by name, as in "curve,nginx". Raises ConfigError."""
     known = {entrant.name.lower(): entrant for entrant in ENTRANTS}
     names = [part.strip().lower() for part in text.split(",")]
     for name in names:

@@ -1,4 +1,4 @@
-// The application for node: it sleeps as asgi.py does. The draw equals that of work.py.
+// This is the application for node. It sleeps as asgi.py does. The draw equals that of work.py.
 // The environment variables are APPLICATION, which describes it in JSON, and PORT.
 import { createHash } from "node:crypto";
 import { createServer } from "node:http";

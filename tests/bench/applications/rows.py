@@ -1,4 +1,4 @@
-"""The rows of the comparison: which servers stand behind the balancers, and how many requests a second they get.
+"""This module lists the rows: which servers stand behind the balancers, and how many requests a second come.
 
 A row has either a load, a share of the capacity of its pools, or a rate where some pool has no capacity. Capacity is
 known where requests sleep and the server limits their number: places ÷ mean work. Where requests use the processor or
@@ -18,8 +18,10 @@ MEASURED = ("burn", "sqlite")  # handlers whose speed depends on the machine
 
 @dataclass(frozen=True)
 class Pool:
-    """One server. kind: a key of servers.SERVERS. handler: what a request does; mean: its mean work, in seconds, for
-    `sqlite` in rows. connections: that requests share, for the handler `connections`."""
+    """This is one server. `kind` is a key of servers.SERVERS; `handler` names what a request does.
+
+    `mean` is the mean work of a request, in seconds, for `sqlite` in rows. Requests share `connections` connections.
+    """
 
     kind: str
     mean: float
@@ -30,23 +32,25 @@ class Pool:
 
     @property
     def places(self):
-        """How many requests it works on at once."""
+        """Returns how many requests it works on at once."""
         if self.connections:
             return self.connections
         return math.inf if self.kind in UNLIMITED else self.threads * self.workers
 
     def __str__(self):
         sizes = {"connection": self.connections, "worker": self.workers, "thread": self.threads}
-        told = [f"{n} {word}s" for word, n in sizes.items() if n > 1]
-        name = NAMES.get(self.kind, self.kind) + (f" ({' of '.join(told)})" if told else "")
+        parts = [f"{n} {word}s" for word, n in sizes.items() if n > 1]
+        name = NAMES.get(self.kind, self.kind) + (f" ({' of '.join(parts)})" if parts else "")
         amount = f"{self.mean:,.0f} rows" if self.handler == "sqlite" else f"{self.mean * 1e3:g} ms"
         return f"{name}: {self.handler} {amount}"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison. Either load or rate (requests a second) is given. costly: share of requests that cost COST times
-    the others. what: the reason for the row, for the reader of the table."""
+    """This is one comparison. It has either a load or a rate, in requests a second.
+
+    The share `costly` of the requests costs COST times as much as the others. `what` is the reason for the row.
+    """
 
     name: str
     pools: tuple[Pool, ...]
@@ -61,21 +65,21 @@ class Row:
         if self.load and not self.measured and math.isinf(self.capacity):
             raise ValueError(f"row {self.name}: a pool without capacity needs a rate, not a load")
         if self.measured and self.costly:
-            raise ValueError(f"row {self.name}: a measured capacity does not know costly requests")
+            raise ValueError(f"row {self.name}: the capacity for costly requests cannot be measured")
 
     @property
     def measured(self):
-        """Whether the capacity has to be measured."""
+        """Returns whether the capacity has to be measured."""
         return any(pool.handler in MEASURED for pool in self.pools)
 
     @property
     def capacity(self):
-        """Requests a second that the pools can answer together, where it is known without measuring."""
+        """Returns requests a second that the pools can answer together, where no measurement is needed."""
         factor = 1 + self.costly * (COST - 1)
         return sum(pool.places / (pool.mean * factor) for pool in self.pools)
 
     def rate_at(self, capacity):
-        """Requests a second of the row, if its pools can answer `capacity` of them."""
+        """Returns requests a second of the row, given how many its pools can answer."""
         return self.rate or self.load * capacity
 
 
@@ -116,7 +120,10 @@ QUICK = ("gthread@0.6", "async", "sync-cpu@0.3", "triple@0.85")
 
 
 def select(text):
-    """Rows by name, as in "async,sync-cpu@0.3"; a name without its load stands for all loads. Raises ConfigError."""
+    """Returns rows by name, as in "async,sync-cpu@0.3"; a name without its load means all its loads.
+
+    Raises ConfigError.
+    """
     found = []
     for name in (part.strip() for part in text.split(",")):
         rows = [row for row in ROWS if name in (row.name, row.name.partition("@")[0])]

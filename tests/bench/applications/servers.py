@@ -1,7 +1,7 @@
-"""The application servers as processes on free ports of 127.0.0.1.
+"""This module starts the application servers on free ports of 127.0.0.1.
 
 Every server keeps idle connections longer than a turn lasts, so that none closes one as a balancer takes it. Limits on
-connections are higher than any row needs. All else is as installed.
+connections are higher than any row needs. All other settings are the defaults.
 """
 
 import contextlib
@@ -51,21 +51,23 @@ def _granian(pool, port):
 
 @dataclass(frozen=True)
 class Server:
-    """One kind. modules: Python packages that it needs; the first is run. command: its arguments for a pool and a
-    port, without the interpreter. program: it is run instead of Python, if it is named."""
+    """This is one kind of server. It runs the first of its Python `modules`, or `program` if one is named.
+
+    `command` returns the arguments for a pool and a port, without the interpreter.
+    """
 
     modules: tuple[str, ...]
     command: object
     program: str = ""
 
     def missing(self):
-        """The name of what has to be installed; empty if nothing."""
+        """Returns the name of what has to be installed; empty if nothing."""
         if self.program and not shutil.which(self.program):
             return self.program
         return next((name for name in self.modules if importlib.util.find_spec(name) is None), "")
 
     def start(self, pool, port):
-        """The whole command line."""
+        """Returns the whole command line."""
         return [self.program or sys.executable, *([] if self.program else ["-m"]), *self.command(pool, port)]
 
 
@@ -80,20 +82,20 @@ SERVERS = {
 
 
 def packages_missing(rows):
-    """Python packages that servers of these rows need and that are not installed."""
+    """Returns Python packages that servers of these rows need and that are not installed."""
     kinds = {pool.kind for row in rows for pool in row.pools}
     return sorted({SERVERS[kind].missing() for kind in kinds if SERVERS[kind].modules} - {""})
 
 
 def lacking(row):
-    """Why the row cannot be run here; empty if it can."""
+    """Returns why the row cannot be run here; empty if it can."""
     missing = sorted({SERVERS[pool.kind].missing() for pool in row.pools} - {""})
     return f"not installed: {', '.join(missing)}" if missing else ""
 
 
 @contextlib.asynccontextmanager
 async def servers(row, seed, folder):
-    """The row's servers run inside the block; yields the addresses. Raises BackendError."""
+    """Runs the row's servers inside the block and yields their addresses. Raises BackendError."""
     async with contextlib.AsyncExitStack() as stack:
         started = []
         for i, pool in enumerate(row.pools):

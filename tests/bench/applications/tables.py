@@ -1,4 +1,4 @@
-"""What the turns show: means and p99 by row and entrant, ratios to the best entrant of the row, geometric means.
+"""This module makes tables of the turns: means, p99, ratios to the best entrant of a row, and geometric means.
 
 Ratios are paired: in each round an entrant's value is divided by the best entrant's value of the same round. The
 interval is Student's 95 % interval of the logarithms over rounds. It is wide for few rounds: with 3 rounds it is 2.5
@@ -22,7 +22,7 @@ BUSY = 0.9  # of the processors, above which a turn is doubted
 
 @dataclass(frozen=True)
 class Ratio:
-    """An entrant's value over the best entrant's. low, high: the ends of the interval; NaN with one round."""
+    """This is an entrant's value over the best entrant's. `low` and `high` end its interval; one round gives NaN."""
 
     value: float
     low: float
@@ -30,17 +30,17 @@ class Ratio:
 
     @property
     def half(self):
-        """Half the width of the interval, as a share of the ratio."""
+        """Returns half the width of the interval, as a share of the ratio."""
         return (self.high - self.low) / (2 * self.value)
 
     @property
     def tied(self):
-        """Whether the interval reaches the best entrant."""
+        """Returns whether the interval reaches 1 or less."""
         return self.low <= 1.0
 
 
 def ratio(values, best):
-    """values, best: shape (rounds,)."""
+    """Returns the paired ratio. values and best have shape (rounds,)."""
     logs = np.log(np.asarray(values) / np.asarray(best))
     if len(logs) == 1:
         return Ratio(math.exp(logs[0]), math.nan, math.nan)
@@ -49,7 +49,7 @@ def ratio(values, best):
 
 
 class Findings:
-    """The turns of a plan that are in the store, by row and entrant. Rows without all of their turns are left out."""
+    """This holds the turns of a plan that are in the store. `rows` has only rows whose turns are all there."""
 
     def __init__(self, plan, store):
         self.plan, self.entrants = plan, plan.entrants
@@ -65,42 +65,42 @@ class Findings:
         return lambda entrant: all((row.name, entrant.name, j) in self._turns for j in range(self.plan.rounds))
 
     def values(self, row, entrant, metric):
-        """Shape (rounds,)."""
+        """Returns the values of a metric, shape (rounds,)."""
         found = (self._turns[row.name, entrant.name, j][metric] for j in range(self.plan.rounds))
         return np.array(list(found), dtype=float)
 
     def best(self, row, metric):
-        """The entrant with the least mean over rounds."""
+        """Returns the entrant with the least mean over rounds."""
         return min(self.entrants, key=lambda entrant: self.values(row, entrant, metric).mean())
 
     def ratio(self, row, entrant, metric):
-        """To the best entrant of the row."""
+        """Returns the ratio to the best entrant of the row."""
         return ratio(self.values(row, entrant, metric), self.values(row, self.best(row, metric), metric))
 
     def overall(self, entrant, metric):
-        """The geometric mean over rows of the ratios to the best."""
+        """Returns the geometric mean over rows of the ratios to the best entrant."""
         return math.exp(np.mean([math.log(self.ratio(row, entrant, metric).value) for row in self.rows]))
 
     def against(self, entrant, other, metric):
-        """The geometric mean over rows of one entrant's value over another's."""
+        """Returns the geometric mean over rows of one entrant's value over another's."""
         pairs = [(self.values(row, entrant, metric), self.values(row, other, metric)) for row in self.rows]
         return math.exp(np.mean([math.log(ratio(*pair).value) for pair in pairs]))
 
     def close(self, entrant, metric):
-        """In how many rows the entrant is within CLOSE of the best."""
+        """Returns in how many rows the entrant's ratio is at most CLOSE."""
         return sum(self.ratio(row, entrant, metric).value <= CLOSE for row in self.rows)
 
     def level(self, entrant, metric):
-        """In how many rows the entrant is the best, or its interval reaches the best."""
+        """Returns in how many rows the entrant is the best or its interval contains 1."""
         return sum(entrant is self.best(row, metric) or self.ratio(row, entrant, metric).tied for row in self.rows)
 
     def capacity(self, row):
-        """Requests a second; infinite where a pool has no limit."""
+        """Returns requests a second; infinite where a pool has no limit."""
         entry = self._capacities[row.name]
         return entry["capacity"] if entry else row.capacity
 
     def doubts(self):
-        """A sentence for each row and way in which turns of it did not go as planned."""
+        """Returns a sentence for each row and each way in which its turns did not go as planned."""
         found = []
         for row in self.plan.rows:
             turns = [turn for (name, *_), turn in self._turns.items() if name == row.name]
@@ -118,7 +118,7 @@ class Findings:
 
 
 def row_table(findings, metric):
-    """Header and lines: a line a row, a cell an entrant, with the value in ms and the ratio to the best."""
+    """Returns a header and lines. A line is a row; a cell has an entrant's value in ms and its ratio to the best."""
     header = ["row", "requests/s", *(entrant.name for entrant in findings.entrants)]
     lines = [
         [row.name, f"{row.rate_at(findings.capacity(row)):.0f}"]
@@ -139,7 +139,7 @@ def _cell(findings, row, entrant, metric):
 
 
 def summary_table(findings):
-    """Header and lines: an entrant a line."""
+    """Returns a header and lines. A line is an entrant."""
     first, n = findings.entrants[0], len(findings.rows)
     header = ["entrant"]
     for label in METRICS.values():
@@ -157,7 +157,7 @@ def summary_table(findings):
 
 
 def setup_table(findings):
-    """Header and lines: what each row is, and how its capacity is known."""
+    """Returns a header and lines. A line describes a row and how its capacity is known."""
     lines = []
     for row in findings.rows:
         capacity = findings.capacity(row)
@@ -169,7 +169,7 @@ def setup_table(findings):
 
 
 def markdown(findings):
-    """The full tables and how to read them."""
+    """Returns all tables as Markdown, with a paragraph on how to read them."""
     plan = findings.plan
     parts = [
         f"{plan.rounds} rounds of {plan.seconds:g} s a turn, seed {plan.seed}. Times are in ms and count from the "

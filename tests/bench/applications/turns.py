@@ -1,8 +1,8 @@
-"""The turns of the comparison: one entrant in front of one row's servers, for some seconds.
+"""This module runs turns. In a turn one entrant stands in front of one row's servers for some seconds.
 
 The servers of a row are started once a round, and the entrants take turns in front of them, in another order each
-round. All turns of a row and round have the same arrivals and the same work. Each entrant starts anew and knows
-nothing. Finished turns and measured capacities are lines of `turns.jsonl`; a run that was interrupted goes on there.
+round. All turns of a row and round have the same arrivals and the same work. Each entrant is a new process without
+state. Finished turns and measured capacities are lines of `turns.jsonl`. An interrupted run goes on after them.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ TIMEOUT = 60.0  # seconds after which a request has failed
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run. seconds: of a turn; warmup: of them, whose requests are sent and not counted."""
+    """This says what is run. A turn lasts `seconds`; requests of its first `warmup` seconds are not counted."""
 
     rows: tuple
     entrants: tuple
@@ -43,14 +43,14 @@ class Plan:
     seed: int = 1
 
     def groups(self):
-        """(round, row, entrants in their order): those that share servers, in the order in which they are run."""
+        """Yields (round, row, entrants) in the order of the run. The entrants share the row's servers."""
         for j in range(self.rounds):
             for row in self.rows:
                 shift = j % len(self.entrants)
                 yield j, row, self.entrants[shift:] + self.entrants[:shift]
 
     def mark(self, j, row, entrant):
-        """The key of a turn. It changes with all that determines the turn, and for our policies with our code."""
+        """Returns the key of a turn. It depends on all that determines the turn, and for our policies on our code."""
         code = [_applications(), sources() if entrant.ours else ""]
         settings = [self.seconds, self.warmup, self.seed, j]
         return _digest(["turn", asdict(row), asdict(entrant), settings, code])
@@ -58,7 +58,7 @@ class Plan:
 
 @functools.cache
 def _applications():
-    """A digest of the applications and of how their servers are started."""
+    """Returns a digest of the applications and of how their servers are started."""
     return _digest([(HERE / name).read_text() for name in APPLICATIONS])
 
 
@@ -67,7 +67,7 @@ def _digest(what):
 
 
 class Store:
-    """Finished turns in a file, one a line. A line that was cut off is ignored."""
+    """This keeps finished turns in a file, one a line. It ignores a line that was cut off."""
 
     def __init__(self, path):
         self.path = path
@@ -90,12 +90,12 @@ class Store:
 
 
 def capacity_mark(row):
-    """Rows with the same pools share a measured capacity."""
+    """Returns the key of a measured capacity. Rows with the same pools have the same key."""
     return _digest(["capacity", _applications(), [asdict(pool) for pool in row.pools], row.costly])
 
 
 async def run(plan, store, told):
-    """Run every turn that the store lacks. told: called with the turns done, of how many, and the next one's name.
+    """Runs every turn that the store lacks. It calls `told` with the turns done, their total and the next one's name.
 
     Raises BackendError if a process does not start.
     """
@@ -145,7 +145,7 @@ async def _turn(plan, j, row, rate, entrant, addresses, folder):
 
 
 def measured(records, pools, seconds, warmup):
-    """Times in seconds of the requests planned after the warm-up, and whether the turn went as planned.
+    """Returns the times of the requests planned after the warm-up, in seconds, and signs of a disturbed turn.
 
     failed: requests without an answer below 400. drain: seconds from the end of the traffic to the last answer.
     shares: of the answers, by pool.

@@ -1,4 +1,4 @@
-"""The work of a request: the same at every server and for every balancer.
+"""This module defines the work of a request, which is the same for every balancer.
 
 The load generator sends each request's number in the header NUMBER. A hash of the seed and the number is the draw, so
 servers with several processes, threads or languages agree on it without shared state.
@@ -13,14 +13,14 @@ from contextlib import closing
 NUMBER = "X-Request-Number"
 COSTLY = "/costly"
 COST = 50.0  # times the work of another path
-BYTES = 6  # of the hash that make a draw
+BYTES = 6  # of the hash are used for a draw
 SIDE = 1000  # rows of the table; the join of the table with itself has SIDE² rows
 
 _SCAN = "SELECT sum(length(text)) FROM (SELECT a.text FROM items a, items b LIMIT ?)"
 
 
 def draw(seed, number):
-    """The draw of request `number` from the exponential law of mean 1.
+    """Returns the draw of request `number` from the exponential law of mean 1.
 
     >>> [round(draw("1", number), 3) for number in range(3)]
     [0.102, 0.157, 1.887]
@@ -30,26 +30,26 @@ def draw(seed, number):
 
 
 def amount(mean, seed, number, path):
-    """The work of a request in the unit of `mean`: seconds, or rows for SQLite. A request without number has none."""
+    """Returns the work of a request in the unit of `mean`. A request without number has none."""
     if not number:
         return 0.0
     return mean * draw(seed, number) * (COST if path.startswith(COSTLY) else 1.0)
 
 
 def sleep(seconds):
-    """Occupy the thread and leave the processor to others."""
+    """Occupies the thread and leaves the processor to others."""
     time.sleep(seconds)
 
 
 def burn(seconds):
-    """Use this many seconds of the processor. A thread that has to wait for the processor takes longer."""
+    """Uses this many seconds of the processor. A thread that has to wait for the processor takes longer."""
     until = time.thread_time() + seconds
     while time.thread_time() < until:
         pass
 
 
 def create_database(path):
-    """A file with one table to read and one counter to write."""
+    """Makes a file with one table to read and one counter to write."""
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("CREATE TABLE items (text TEXT)")
@@ -59,7 +59,7 @@ def create_database(path):
 
 
 def query(path, rows):
-    """Read half of the rows beside other readers, and the other half inside a transaction that excludes writers."""
+    """Reads half of the rows beside other readers, and half inside a transaction that excludes other writers."""
     half = max(1, min(SIDE * SIDE, round(rows / 2)))
     with closing(sqlite3.connect(path, timeout=60.0, isolation_level=None)) as database:
         database.execute("PRAGMA synchronous = OFF")

@@ -1,4 +1,4 @@
-"""The application for servers that give each request a thread or a process: gunicorn, waitress, granian.
+"""This is the application for servers that give each request a thread or a process: gunicorn, waitress, granian.
 
 The environment variable APPLICATION describes it in JSON: name, seed, handler, mean, and file for SQLite.
 """
@@ -18,7 +18,7 @@ handle = HANDLERS[SPEC["handler"]]
 
 
 def application(environ, start_response):
-    """Do the work of the request and answer `ok`."""
+    """Does the work of the request and answers `ok`."""
     todo = work.amount(SPEC["mean"], SPEC["seed"], environ.get(NUMBER), environ["PATH_INFO"])
     if todo:
         handle(todo)
