@@ -28,13 +28,13 @@ def run(arguments=()):
         given.out.mkdir(parents=True, exist_ok=True)
         store = turns.Store(given.out / "turns.jsonl")
         asyncio.run(turns.run(plan, store, _told))
+        findings = tables.Findings(plan, store)
+        if given.markdown:
+            given.markdown.write_text(tables.markdown(findings), encoding="utf-8")
     except (ConfigError, BackendError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(f"interrupted; finished turns are in {given.out}, and the same command goes on from there")
-    findings = tables.Findings(plan, store)
-    if given.markdown:
-        given.markdown.write_text(tables.markdown(findings), encoding="utf-8")
     return _shown(findings)
 
 
