@@ -159,7 +159,7 @@ class Client:
         self.idle: dict[Origin, list[_Connection]] = {target.origin: [] for target in request.targets}
         self.opened = self.resent = self.received = 0
         self._origins = [target.origin for target in request.targets]
-        self._fixed = None if request.sizes else [request.bytes_for(i, 0) for i in range(len(request.targets))]
+        self._fixed = [request.bytes_for(i, 0) for i in range(len(request.targets))] if request.alike else None
         self._addresses: dict[Origin, list[tuple[str, int]]] = {}
         self._connections: dict[_Connection, None] = {}
         self._tls: ssl.SSLContext | None = None
@@ -209,7 +209,9 @@ class Client:
         await asyncio.sleep(0)
 
     def _bytes(self, sending: Sending) -> bytes:
-        return self._fixed[sending.target] if self._fixed else self.request.bytes_for(sending.target, sending.size)
+        if self._fixed is not None:
+            return self._fixed[sending.target]
+        return self.request.bytes_for(sending.target, sending.size, sending.i)
 
     async def _connect(self, sending: Sending) -> None:
         loop, origin = asyncio.get_running_loop(), self._origins[sending.target]

@@ -53,7 +53,8 @@ class Request:
 
     body: sent with each. sizes: the body's length is drawn for each request instead, and its bytes mean nothing.
     keepalive: whether a connection serves more than one request. verify: whether a certificate must be good, by the
-    system's authorities or those of the file `authority`.
+    system's authorities or those of the file `authority`. number: the name of a header that carries each request's
+    number in the plan, from 0; empty for none.
     """
 
     urls: tuple[str, ...]
@@ -64,6 +65,7 @@ class Request:
     keepalive: bool = True
     verify: bool = True
     authority: str = ""
+    number: str = ""
     targets: tuple[Target, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,6 +73,8 @@ class Request:
             raise ValueError(f"from 1 to {MOST_URLS} URLs, not {len(self.urls)}")
         if not _TOKEN.fullmatch(self.method) or self.method == "CONNECT":
             raise ValueError(f"the method must be one like GET or POST, not {self.method!r}")
+        if self.number and (not _TOKEN.fullmatch(self.number) or self.number.lower() in OURS):
+            raise ValueError(f"the header of the request's number cannot be named {self.number!r}")
         for name, value in self.headers:
             if not _TOKEN.fullmatch(name) or any((ord(c) < 32 and c != "\t") or ord(c) == 127 for c in value):
                 raise ValueError(f"a header must be NAME: VALUE in one line, not {f'{name}: {value}'!r}")
@@ -112,12 +116,18 @@ class Request:
     def idempotent(self) -> bool:
         return self.method in IDEMPOTENT
 
-    def bytes_for(self, target: int, size: int) -> bytes:
-        """The whole request; `size` counts where sizes are drawn."""
+    @property
+    def alike(self) -> bool:
+        """Whether all requests to one target are the same bytes."""
+        return not (self.sizes or self.number)
+
+    def bytes_for(self, target: int, size: int, number: int = 0) -> bytes:
+        """The whole request. size: of the body, where sizes are drawn. number: of the request in the plan."""
         body = bytes(size) if self.sizes else self.body
         bodiless = not body and self.method not in ("POST", "PUT", "PATCH")
         length = b"" if bodiless else b"Content-Length: %d\r\n" % len(body)
-        return b"%s%s\r\n%s" % (self.targets[target].head, length, body)
+        counted = b"%s: %d\r\n" % (self.number.encode(), number) if self.number else b""
+        return b"%s%s%s\r\n%s" % (self.targets[target].head, counted, length, body)
 
     def tls(self) -> ssl.SSLContext | None:
         """How to speak to the https ones; None if there are none. Raises OSError, ssl.SSLError."""

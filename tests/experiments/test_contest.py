@@ -12,7 +12,7 @@ import pytest
 from dispatcher.errors import ConfigError
 from loadgen import versus
 from loadgen.experiments import contest, contest_shown
-from loadgen.experiments.backends import LivePoolSpec, live_pools
+from loadgen.experiments.backends import BackendError, LivePoolSpec, live_pools
 from loadgen.experiments.balancers import BALANCERS, balancer_system, parse
 from loadgen.experiments.contest import METRICS, Contest, Standing, System, policies, run
 
@@ -96,7 +96,7 @@ def test_a_turn_of_before_the_code_changed_is_not_taken_for_one_of_after(monkeyp
 
 
 def test_what_is_not_known_is_refused_before_anything_runs():
-    for text, message in (("caddy", "there is no balancer 'caddy'"), ("nginx/x", "nginx has no rule 'x'")):
+    for text, message in (("pound", "there is no balancer 'pound'"), ("nginx/x", "nginx has no rule 'x'")):
         with pytest.raises(ConfigError, match=message):
             parse(text)
     with pytest.raises(ConfigError, match="has no option 'n'"):
@@ -127,6 +127,26 @@ async def test_a_balancer_of_every_rule_forwards_to_all_its_pools(name, rule, tm
                 assert answer.status == 200
                 seen.add(answer.headers["X-Pool"])
     assert seen == {"1", "2"}
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy"), [("traefik", '"strategy": "leasttime"'), ("caddy", '"policy": "least_conn"')]
+)
+def test_the_default_rule_and_every_pool_are_in_the_configuration(name, strategy, tmp_path):
+    balancer, rule = parse(name)
+    text = balancer.configuration(tmp_path, 80, ["127.0.0.1:1", "127.0.0.1:2"], rule)
+    assert strategy in text
+    assert "127.0.0.1:1" in text
+    assert "127.0.0.1:2" in text
+    assert "weight" not in text
+    json.loads(text)
+
+
+async def test_a_balancer_that_ends_at_once_is_an_error_with_its_last_words(tmp_path):
+    failing = replace(BALANCERS["nginx"], program=lambda: "/bin/sh", arguments=("-c", "echo no licence >&2; exit 1"))
+    with pytest.raises(BackendError, match="nginx did not start: no licence"):
+        async with balancer_system(failing, "least_conn", ["127.0.0.1:1"], tmp_path):
+            pass
 
 
 def test_one_that_is_not_installed_is_left_out_and_said(monkeypatch, capsys):

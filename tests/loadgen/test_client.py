@@ -219,6 +219,12 @@ async def test_bodies_weights_and_headers_arrive():
     assert records.pools == ["a"] * 4
 
 
+async def test_numbers_arrive_in_the_order_of_the_plan():
+    async with Server(OK) as server:
+        await Attack(Request((server.url,), number="X-Number"), Records(np.arange(3) / 50)).run()
+    assert [int(head.split(b"X-Number: ")[1].split(b"\r\n")[0]) for head in server.heads] == [0, 1, 2]
+
+
 async def test_without_keep_alive_every_request_has_its_connection():
     async with Server(OK, close=True) as server:
         records, effort = await sent(Request((server.url,), keepalive=False))

@@ -222,6 +222,16 @@ def test_what_is_sent_byte_by_byte():
     assert sized.endswith(b"Content-Length: 3\r\n\r\n\0\0\0")
 
 
+def test_a_request_carries_its_number_if_a_header_is_named_for_it():
+    numbered = Request(("http://a.test/",), number="X-Request-Number")
+    assert b"\r\nX-Request-Number: 7\r\n" in numbered.bytes_for(0, 0, 7)
+    assert numbered.bytes_for(0, 0, 7).endswith(b"\r\n\r\n")
+    assert not numbered.alike
+    assert Request(("http://a.test/",)).alike
+    with pytest.raises(ValueError, match="header of the request's number cannot be named 'Content-Length'"):
+        Request(("http://a.test/",), number="Content-Length")
+
+
 def test_what_is_kept_of_a_plan_holds_no_secret():
     kept = plan(request=Request(("http://a/", "http://b/"), headers=(("Authorization", "Bearer s3cret"),))).as_json()
     assert "s3cret" not in str(kept)
