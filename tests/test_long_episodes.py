@@ -132,5 +132,6 @@ def test_check_prints_the_warning_unless_the_state_file_has_estimates(tmp_path):
     assert "3 of 3 pools have no guess" in line
     path.write_text("damaged")
     assert len(lines()) == 1
-    state.save(path, {name: {"weight": 9.0, "total": 3.0, "observations": 9.0} for name in names})
+    rates = {name: {"weight": 9.0, "total": 3.0, "observations": 9.0} for name in names}
+    state.save(path, {state.RATES: rates})
     assert lines() == []
