@@ -121,7 +121,7 @@ def test_check_prints_the_warning_unless_the_state_file_has_estimates(tmp_path):
     names = [f"p{i}" for i in range(3)]
     path = tmp_path / "state.json"
     pools = "".join(f'[[pools]]\nname = "{name}"\nurl = "http://127.0.0.1:9"\n' for name in names)
-    (tmp_path / "dispatcher.toml").write_text(f"state_file = {json.dumps(str(path))}\n{pools}")
+    (tmp_path / "dispatcher.toml").write_text(f'state_file = {json.dumps(str(path))}\npolicy.name = "lased"\n{pools}')
 
     def lines():
         done = run("dispatcher", "check", "--config", str(tmp_path / "dispatcher.toml"))
