@@ -12,10 +12,14 @@ With ρ = 0 this is Shortest Expected Delay. For c = 1 and for c = ∞ it is the
 Trials: an idle pool with fewer than three remembered responses gets the request. An idle pool that has received none of
 the last `memory` requests is forgotten, so it is tried again. All sums fade by half in `memory` requests of the fleet.
 
+Revisits: an idle pool that has received none of the last 1,750 requests (or 35 % of the memory, if that is more) gets
+one. If its response takes less than twice the least service time of the other pools, the pool has become fast: its sums
+are cleared, so that it is learned anew.
+
 A failed or rejected request counts as a response that took ten usual service times longer. A request that its client
 gave up, or whose client read too slowly, counts with its time in flight only.
 
-Symbols: H -> `memory`, s and c -> `service_seconds` and `capacity` of `ThroughputCurve`, λ -> `arrival_rate`, s0 ->
+Symbols: H -> `_half_life`, s and c -> `service_seconds` and `capacity` of `ThroughputCurve`, λ -> `arrival_rate`, s0 ->
 `usual_seconds`, n0 -> `TRIALS`, ρmax -> `MOST_LOAD`. Source: the rule is our own; docs/curve.md explains it.
 Limits: a throughput curve that bends softly has more than two numbers; a pool that becomes slower is noticed only as
 fast as `memory` allows.
@@ -23,7 +27,6 @@ fast as `memory` allows.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from random import Random
 
@@ -31,13 +34,21 @@ import numpy as np
 
 from dispatcher.core.delay import Floats
 from dispatcher.core.interfaces import FleetView, PoolView, Remembered
+from dispatcher.core.memory import (
+    AUTOMATIC,
+    LEAST_UNUSED,
+    REVISIT,
+    SURPRISE,
+    UNUSED_SHARE,
+    LastUse,
+    check_memory,
+    half_life,
+)
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, Phase
 from dispatcher.errors import ConfigError
 from dispatcher.estimators.throughput_curve import CapacityEstimate, ThroughputCurve
 from dispatcher.policies.base import MANY, REMEMBERED, IndexPolicy
 
-LEAST_MEMORY = 5000  # requests
-MEMORY_PER_POOL = 500  # requests
 RATE_MEMORY_SHARE = 0.1  # the arrival rates of the pools fade in this share of the memory
 TRIALS = 3  # responses below which an idle pool is tried
 MOST_LOAD = 0.75
@@ -74,16 +85,15 @@ def costs(in_flight: Floats, service_seconds: Floats, capacity: Floats, arrival_
 class _PoolState(ThroughputCurve):
     """The curve of one pool, and what routing needs beside it.
 
-    sent: requests sent to it, weighted and fading. chosen_at: the number of the last one, infinite if there was none
-    since the pool joined or was forgotten. updated_at: the time until which its seconds are counted, None before.
+    sent: requests sent to it, weighted and fading. updated_at: the time until which its seconds are counted, None
+    before.
     """
 
-    __slots__ = ("chosen_at", "sent", "updated_at")
+    __slots__ = ("sent", "updated_at")
 
     def __init__(self, usual_seconds: float, servers: int = 1) -> None:
         super().__init__(usual_seconds, servers)
         self.sent = 0.0
-        self.chosen_at = math.inf
         self.updated_at: float | None = None
 
 
@@ -97,7 +107,6 @@ class _Table:
         self.capacity = np.empty(len(pools))
         self.sent = np.empty(len(pools))
         self.departed = np.empty(len(pools))
-        self.chosen_at = np.empty(len(pools))
         for pool in pools:
             self.update(pool.id, states[pool.id])
         self.count()
@@ -110,7 +119,6 @@ class _Table:
             self.capacity[i] = state.capacity
             self.sent[i] = state.sent
             self.departed[i] = state.departed
-            self.chosen_at[i] = state.chosen_at
 
     def count(self) -> None:
         """Read the requests in flight of all pools."""
@@ -120,16 +128,16 @@ class _Table:
 class Curve(IndexPolicy):
     """Learns each pool's speed and capacity; least total cost of a request. Needs no number of servers.
 
-    memory: requests of the fleet in which what was learned fades by half; 0 for 5,000, or 500 per pool if that is more.
+    memory: requests of the fleet in which what was learned fades by half; 0 for 5,000, or 500 per pool if that is more;
+    -1 for no forgetting.
     """
 
     state_kind = "curves"
 
     def __init__(self, *, rng: Random, ties: str = "first", memory: int = 0) -> None:
         super().__init__(rng=rng, ties=ties)
-        if memory and not 10 <= memory <= 10**9:
-            raise ConfigError(f"memory must be 0 (automatic) or from 10 to 1,000,000,000 requests, not {memory}")
-        self._configured_memory = memory
+        self.memory = check_memory(memory)
+        self._last_use = LastUse()
         self._states: dict[str, _PoolState] = {}
         self._left: dict[str, _PoolState] = {}
         self._table: _Table | None = None
@@ -175,6 +183,8 @@ class Curve(IndexPolicy):
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
         self.episode.arrived(now)
         self._fade(now)
+        for pool in self._last_use.idle_and_unused(self._half_life, self._requests, fleet):
+            self.forget(pool.id)
         pools = fleet.pools
         if len(pools) < MANY:
             trial = self._trial(pools)
@@ -184,6 +194,10 @@ class Curve(IndexPolicy):
         if trial is not None:
             self.episode.explored = True
             return Decision(trial.id, phase=Phase.EXPLORE)
+        unused = self._last_use.idle_and_unused(self._unused_after, self._requests, fleet)
+        if unused:
+            self.episode.explored = True
+            return Decision(unused[0].id, phase=Phase.EXPLORE, memo=REVISIT)
         return Decision(self.least(pools, now).id)
 
     def _fade(self, now: float) -> None:
@@ -198,24 +212,17 @@ class Curve(IndexPolicy):
             self._scale_down()
 
     def _trial(self, pools: Sequence[PoolView]) -> PoolView | None:
-        """The first idle pool with too few remembered responses. Forgets idle pools that were not used for long."""
-        enough, trial = TRIALS * self._weight, None
+        """The first idle pool with too few remembered responses."""
+        enough, states = TRIALS * self._weight, self._states
         for pool in pools:
-            if pool.in_flight == 0:
-                state = self._states[pool.id]
-                if self._requests - state.chosen_at > self.memory:
-                    self.forget(pool.id)
-                if trial is None and state.departed < enough:
-                    trial = pool
-        return trial
+            if pool.in_flight == 0 and states[pool.id].departed < enough:
+                return pool
+        return None
 
     def _trial_of_many(self, pools: Sequence[PoolView]) -> PoolView | None:
         """As `_trial`."""
         table = self._table_of(pools)
-        idle = table.in_flight == 0
-        for i in np.flatnonzero(idle & (self._requests - table.chosen_at > self.memory)):
-            self.forget(pools[int(i)].id)
-        untried = idle & (table.departed < TRIALS * self._weight)
+        untried = (table.in_flight == 0) & (table.departed < TRIALS * self._weight)
         first = int(untried.argmax())
         return pools[first] if untried[first] else None
 
@@ -246,7 +253,7 @@ class Curve(IndexPolicy):
         state = self._states[pool.id]
         in_flight = pool.in_flight
         self._spend(state, in_flight, now)
-        state.chosen_at = self._requests
+        self._last_use.use(pool.id, self._requests)
         state.sent += self._rate_weight
         most_ever = state.join(in_flight + 1)
         self._refit(pool.id, state, most_ever)
@@ -259,9 +266,17 @@ class Curve(IndexPolicy):
             self._spend(state, in_flight, done.finished_at)
             failed = done.accepted is False or done.outcome in (Outcome.FAILED, Outcome.TIMED_OUT)
             if failed or done.teaches:
+                if ticket.decision.memo == REVISIT and not failed:
+                    self._judge_revisit(ticket.pool.id, done.finished_at - ticket.routed_at)
                 self._complete(state, in_flight, done, failed)
                 self._refit(ticket.pool.id, state)
         super().learn(done, fleet)
+
+    def _judge_revisit(self, pool: str, seconds: float) -> None:
+        """Learn a pool anew if a trial after a long time shows that it has become one of the fastest."""
+        others = [state.service_seconds for name, state in self._states.items() if name != pool]
+        if others and seconds < SURPRISE * min(others):
+            self.forget(pool)
 
     def _spend(self, state: _PoolState, in_flight: int, now: float) -> None:
         """Count the time since the pool's last event, in which it had `in_flight` requests."""
@@ -302,7 +317,9 @@ class Curve(IndexPolicy):
         else:
             self._left[change.pool] = self._states.pop(change.pool)
             while len(self._left) > REMEMBERED:
-                del self._left[next(iter(self._left))]
+                oldest = next(iter(self._left))
+                del self._left[oldest]
+                self._last_use.forget(oldest)
         self._table = None
         super().adapt(change, fleet)
         self._set_memory()
@@ -310,10 +327,10 @@ class Curve(IndexPolicy):
     def forget(self, pool: str) -> None:
         """Begin anew with a pool."""
         self._left.pop(pool, None)
+        self._last_use.forget(pool)
         state = self._states.get(pool)
         if state is not None:
             state.clear(self.usual_seconds)
-            state.chosen_at = math.inf
             if self._table is not None:
                 self._table.update(pool, state)
 
@@ -339,9 +356,11 @@ class Curve(IndexPolicy):
             state.fit(self._weight, self.usual_seconds)
 
     def _set_memory(self) -> None:
-        self.memory = self._configured_memory or max(LEAST_MEMORY, MEMORY_PER_POOL * len(self.specs))
-        self._growth = 2.0 ** (1 / self.memory)
-        self._rate_growth = 2.0 ** (1 / (RATE_MEMORY_SHARE * self.memory))
+        self._half_life = half_life(self.memory, len(self.specs))
+        self._unused_after = max(LEAST_UNUSED, UNUSED_SHARE * self._half_life)
+        self._growth = 2.0 ** (1 / self._half_life)
+        finite = half_life(max(self.memory, AUTOMATIC), len(self.specs))
+        self._rate_growth = 2.0 ** (1 / (RATE_MEMORY_SHARE * finite))
 
     def _scale_down(self) -> None:
         """Weights have grown large: divide all weighted sums by them."""
