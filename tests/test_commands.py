@@ -50,6 +50,7 @@ POOL = "--pool=a=http://127.0.0.1:9"
 ATTACK = ["loadgen", "attack", "--rate", "1", "--duration", "1"]
 WORKERS = ["workers", "--listen", "127.0.0.1:0", "--rate", "9"]
 THEORY = ["loadgen", "theory", "--lam", "1", "--mu", "1,2"]
+CURVES = ["loadgen", "theory", "--lam", "1", "--curve", "infinite:seconds=1"]
 COMPARE = ["loadgen", "compare", "--lam", "1", "--mu", "1,2", "--arrivals", "50"]
 SIMULATE = ["loadgen", "simulate", "--policy", "lased", "--lam", "1", "--mu", "1,2", "--arrivals", "9"]
 
@@ -96,6 +97,11 @@ SIMULATE = ["loadgen", "simulate", "--policy", "lased", "--lam", "1", "--mu", "1
         ([*SIMULATE, "--warmup", "9"], 2, "more than warmup"),
         ([*THEORY, "--lam", "3"], 2, "no steady state"),
         ([*THEORY, "--guess", "1"], 2, "--guess has 1 values for 2 pools"),
+        ([*THEORY, "--curve", "infinite:seconds=1"], 2, "either --mu or a --curve for each pool"),
+        (["loadgen", "theory", "--lam", "1"], 2, "either --mu or a --curve for each pool"),
+        ([*CURVES, "--servers", "2"], 2, "--servers goes with --mu; a --curve holds its own"),
+        ([*CURVES, "--curve", "soft:a=1"], 2, "--curve: curve 'soft:a=1': soft needs seconds"),
+        ([*THEORY, "--ties", "second"], 2, "--ties must be one of first, last, fastest, slowest"),
         ([*THEORY, "--side", "999"], 2, "between 3 and 250"),
         ([*THEORY, "--lam", "2.96"], 2, "the load is too high for exact values: with 250 states a pool sed would lose"),
         ([*THEORY, "--servers", "300,1"], 2, "exact values of 2 pools are for at most 248 servers"),
