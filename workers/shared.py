@@ -82,14 +82,15 @@ class SharedPool(Pool):
 
     def _end_due(self, loop: asyncio.AbstractEventLoop) -> float:
         """End what is over by now on the schedule. Returns the present instant, not before the last end."""
-        while (end := self._sharing.next_end()) <= loop.time() + SLACK:
+        now = loop.time()
+        while (end := self._sharing.next_end()) <= now + SLACK:
             request = self._sharing.pop(end)
             self.count_end(end, request.work)
             if not request.done.done():
                 request.done.set_result(request.work)
             self._begin(end)
         self._arm(loop)
-        return max(loop.time(), self._sharing.at)
+        return max(now, self._sharing.at)
 
     def _begin(self, at: float) -> None:
         """Count those that have just left the front."""

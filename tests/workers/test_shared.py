@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from workers.__main__ import pool_maker
-from workers.distributions import Fixed
+from workers.distributions import Fixed, parse
 from workers.pool import QueueFullError
 from workers.server import LivePool, load_report
 from workers.shared import SharedPool
@@ -94,6 +94,22 @@ async def test_a_full_pool_refuses_and_a_late_timer_turns_no_request_away():
     while loop.time() < late:
         pass  # the loop is busy; the first request has ended on the schedule
     assert await pool.serve() == await first == 0.001
+
+
+async def test_time_that_passes_while_requests_join_breaks_no_order(monkeypatch):
+    """Between any two looks at the clock 0.3 ms pass, so ends fall due at every point of the program."""
+    loop, now = asyncio.get_running_loop(), itertools.count(asyncio.get_running_loop().time(), 0.0003)
+    monkeypatch.setattr(loop, "time", lambda: next(now))
+    pool = SharedPool(parse("exp", 500.0, Random(1)), servers=4, limit=6)
+    jobs = []
+    for k in range(300):
+        jobs.append(asyncio.ensure_future(pool.serve()))
+        await asyncio.sleep(0)
+        if k % 7 == 0:
+            jobs[k // 2].cancel()
+    await asyncio.gather(*jobs, return_exceptions=True)
+    assert not [job for job in jobs if not job.cancelled() and job.exception()]
+    assert (pool.served + pool.dropped, pool.backlog) == (300, 0)
 
 
 async def test_a_load_report_counts_the_work_alone():
