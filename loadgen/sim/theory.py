@@ -32,7 +32,7 @@ TIES = ("first", "last", "fastest", "slowest")  # fastest: the pool of the great
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """Poisson arrivals and one to three pools. Raises ConfigError for a system that has no exact values here.
+    """Describes Poisson arrivals to one, two or three pools. Raises ConfigError if exact values cannot be computed.
 
     lam: arrivals a second. mu: services a second and server, by pool. servers: c_i, default 1. curves: the throughputs
     by pool, in the place of mu and servers; mu is then the rate of a request that is alone. side: states a pool; 0
@@ -78,7 +78,7 @@ class System:
 
     @property
     def usual(self) -> tuple[int, ...]:
-        """A state that is not rare: the first on the way of SED in which the pools complete as much as arrives."""
+        """A state that is not rare. SED places requests one by one until the pools complete as many as arrive."""
         return next(
             tuple(placed) for placed, rate in _spread(self.curves) if rate >= self.lam or max(placed) == self.side - 1
         )
@@ -107,7 +107,7 @@ class System:
 
 
 def _enough(lam: float, rho: float, curves: Sequence[Curve]) -> int:
-    """States a pool, so that the number in system has a tail of about exp(LOG_TAIL) beyond them.
+    """Return the states a pool beyond which the number in system has a tail of about exp(LOG_TAIL).
 
     Where all rates end up constant, the tail is about ρ^n. Otherwise it is that of the birth-and-death chain in which
     the requests are always spread as SED would have placed them one by one.
@@ -124,7 +124,7 @@ def _enough(lam: float, rho: float, curves: Sequence[Curve]) -> int:
 
 
 def _spread(curves: Sequence[Curve]) -> Iterator[tuple[list[int], float]]:
-    """Requests placed one by one as SED would: how many by pool, and how many are then completed a second."""
+    """Place requests one by one as SED would. Yields how many each pool has, and completions a second with them."""
     placed = [0] * len(curves)
     while True:
         delays = [(n + 1) / curve.rate(n + 1) for n, curve in zip(placed, curves, strict=True)]
