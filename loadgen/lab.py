@@ -165,7 +165,10 @@ def profiles(given: Sequence[str], pools: int) -> tuple[str, ...]:
     return tuple(found) if given else ()
 
 
-@app.command(epilog="Example: lased-loadgen theory --lam 3.6 --mu 1,5")
+@app.command(
+    epilog="Examples: lased-loadgen theory --lam 3.6 --mu 1,5; lased-loadgen theory --lam 300"
+    " --curve infinite:seconds=0.05 --curve fcfs:servers=4,seconds=0.02"
+)
 def theory(
     what: Annotated[
         str,
@@ -179,6 +182,18 @@ def theory(
     mu: Annotated[str | None, typer.Option(help="Rates by pool, services a second and server.")] = None,
     servers: Annotated[str | None, typer.Option(help="Servers by pool; default one each.")] = None,
     guess: Annotated[str | None, typer.Option(help="Estimates by pool, for SED that believes them (esed).")] = None,
+    curve: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A pool by its throughput curve, in the place of --mu and --servers; repeat for each pool:"
+            " fcfs:servers=4,seconds=0.04 (or ps), infinite:seconds=0.05, soft:a=0.1,seconds=0.02,"
+            " retrograde:servers=4,peak=8,seconds=0.02, limited:servers=2,limit=64,seconds=0.005, table:10,18,24."
+            " `seconds` is the mean time of a request that is alone; all but a table take limit=N."
+        ),
+    ] = None,
+    ties: Annotated[
+        str, typer.Option(help="Which pool a rule takes among equal scores: first, last, fastest or slowest.")
+    ] = "first",
     side: Annotated[
         int, typer.Option(min=0, help="States of a pool that are calculated with; 0: as many as it takes.")
     ] = 0,
@@ -208,15 +223,17 @@ def theory(
     if what in indices.WHAT:
         tell(indices.report(what, capacity, rate, beta, ages), indices.table)
         return
-    if lam is None or mu is None:
-        raise ConfigError("--lam and --mu are needed")
+    if lam is None or (mu is None) is (curve is None):
+        raise ConfigError("--lam is needed, and either --mu or a --curve for each pool")
+    if curve and servers:
+        raise ConfigError("--servers goes with --mu; a --curve holds its own")
     given = (
-        numbers(mu, "mu"),
+        numbers(mu, "mu") if mu else (),
         whole_numbers(servers, "servers") if servers else (),
         numbers(guess, "guess") if guess else (),
     )
     with console.status("solving"):
-        found = report(what, lam, *given, side)
+        found = report(what, lam, *given, side, curve or (), ties)
     tell(found, table)
 
 

@@ -54,6 +54,7 @@ PURE = (
     "workers.station",
     "workers.curves",
     "workers.sharing",
+    "workers.pool",
     "workers.profiles",
     "workers.disciplines",
     "workers.lcp",

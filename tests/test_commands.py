@@ -50,6 +50,7 @@ POOL = "--pool=a=http://127.0.0.1:9"
 ATTACK = ["loadgen", "attack", "--rate", "1", "--duration", "1"]
 WORKERS = ["workers", "--listen", "127.0.0.1:0", "--rate", "9"]
 THEORY = ["loadgen", "theory", "--lam", "1", "--mu", "1,2"]
+CURVES = ["loadgen", "theory", "--lam", "1", "--curve", "infinite:seconds=1"]
 COMPARE = ["loadgen", "compare", "--lam", "1", "--mu", "1,2", "--arrivals", "50"]
 SIMULATE = ["loadgen", "simulate", "--policy", "lased", "--lam", "1", "--mu", "1,2", "--arrivals", "9"]
 
@@ -96,6 +97,11 @@ SIMULATE = ["loadgen", "simulate", "--policy", "lased", "--lam", "1", "--mu", "1
         ([*SIMULATE, "--warmup", "9"], 2, "more than warmup"),
         ([*THEORY, "--lam", "3"], 2, "no steady state"),
         ([*THEORY, "--guess", "1"], 2, "--guess has 1 values for 2 pools"),
+        ([*THEORY, "--curve", "infinite:seconds=1"], 2, "either --mu or a --curve for each pool"),
+        (["loadgen", "theory", "--lam", "1"], 2, "either --mu or a --curve for each pool"),
+        ([*CURVES, "--servers", "2"], 2, "--servers goes with --mu; a --curve holds its own"),
+        ([*CURVES, "--curve", "soft:a=1"], 2, "--curve: curve 'soft:a=1': soft needs seconds"),
+        ([*THEORY, "--ties", "second"], 2, "--ties must be one of first, last, fastest, slowest"),
         ([*THEORY, "--side", "999"], 2, "between 3 and 250"),
         ([*THEORY, "--lam", "2.96"], 2, "the load is too high for exact values: with 250 states a pool sed would lose"),
         ([*THEORY, "--servers", "300,1"], 2, "exact values of 2 pools are for at most 248 servers"),
@@ -104,6 +110,11 @@ SIMULATE = ["loadgen", "simulate", "--policy", "lased", "--lam", "1", "--mu", "1
         ([*SIMULATE, "--process", "mmpp:period=1e-9"], 2, "mmpp needs ratio"),
         ([*SIMULATE, "--option", "alpha=1000"], 2, "alpha from 0 to 10"),
         ([*COMPARE, "--policies", "lased/n0,jsq"], 2, "options are k=v behind slashes"),
+        ([*WORKERS, "--servers", "0"], 2, "--servers must be a whole number of at least 1, or inf, not '0'"),
+        ([*WORKERS, "--servers", "1.5"], 2, "--servers must be a whole number of at least 1, or inf, not '1.5'"),
+        ([*WORKERS, "--discipline", "ps:limit=4"], 2, "ps takes no options"),
+        ([*WORKERS, "--discipline", "esept", "--limit", "4"], 2, "--limit goes with --discipline fcfs or ps, not"),
+        ([*WORKERS, "--discipline", "esept", "--servers", "inf"], 2, "esept needs a number of servers"),
         ([*WORKERS, "--discipline", "esept"], 2, "needs services that depend on the request"),
         ([*WORKERS, "--service", "logistic:x1=1", "--discipline", "lcp"], 2, "lcp must know when all is over"),
         ([*WORKERS, "--service", "logistic:x1=1", "--discipline", "lcp:horizon=9,window=inf"], 2, "a whole number"),

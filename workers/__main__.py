@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from random import Random
 from typing import Annotated, NoReturn
@@ -18,8 +20,10 @@ from workers.contexts import Logistic
 from workers.disciplines import Discipline, Esept, Fcfs, Sept
 from workers.distributions import ServiceTime, options_in, parse
 from workers.lcp import Lcp
+from workers.pool import Pool
 from workers.profiles import Profiled, parse_profile
 from workers.server import LivePool, make_server
+from workers.shared import SharedPool
 from workers.timing import precise_loop
 
 app = typer.Typer(
@@ -27,7 +31,7 @@ app = typer.Typer(
 )
 
 
-DISCIPLINES = ("fcfs", "sept", "esept", "lcp")
+DISCIPLINES = ("fcfs", "ps", "sept", "esept", "lcp")
 
 
 class LoadForm(StrEnum):
@@ -58,7 +62,10 @@ def host_and_port(text: str) -> tuple[str, int]:
 def pool(
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.")],
     rate: Annotated[float, typer.Option(help="Services a second and server; for logistic services rounds a second.")],
-    servers: Annotated[int, typer.Option(min=1, help="Parallel servers behind the one queue.")] = 1,
+    servers: Annotated[
+        str,
+        typer.Option(metavar="N", help="Parallel servers behind the one queue; inf: every request is served at once."),
+    ] = "1",
     service: Annotated[
         str,
         typer.Option(
@@ -71,7 +78,8 @@ def pool(
     discipline: Annotated[
         str,
         typer.Option(
-            help="Who is served next: fcfs, the oldest; or, of logistic services, the shortest expected: sept, or"
+            help="Who is served next: fcfs, the oldest; or ps, all at once, of n requests each at the speed"
+            " min(1, SERVERS/n); or, of logistic services, the shortest expected: sept, or"
             " esept, as learned, with age=0.02 rounds of credit for each waited; or lcp:horizon=60, as learned, with a"
             " plan for the last window=100 rounds before all is over, 60 s from the first request. More options:"
             " sept:age, esept:kappa, lcp:kmax, lcp:kappa, lcp:learn."
@@ -81,24 +89,34 @@ def pool(
         str,
         typer.Option(help="How the rate changes: step:at=60,factor=0.2 or wave:period=60,depth=0.5, from the start."),
     ] = "",
+    limit: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Requests in service at once, under fcfs or ps; the others wait in front, in order of arrival."
+            " 0: no limit.",
+        ),
+    ] = 0,
     capacity: Annotated[
         int, typer.Option(min=0, help="Requests waiting and in service; beyond it, 503. 0: no limit.")
     ] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of the service times.")] = 1,
     stream: Annotated[str, typer.Option(help="Name of their random stream; default work/<name>.")] = "",
     name: Annotated[str, typer.Option(help="What the pool calls itself in X-Pool; default the address.")] = "",
-    report: Annotated[bool, typer.Option(help="Tell each service time in Server-Timing.")] = True,
+    report: Annotated[
+        bool, typer.Option(help="Tell each service time in Server-Timing; under ps that of a request that is alone.")
+    ] = True,
     load_report: Annotated[
         LoadForm, typer.Option(help="Tell backlog and load in endpoint-load-metrics (ORCA).")
     ] = LoadForm.NONE,
 ) -> None:
-    """Run one worker pool: SERVERS parallel servers behind one queue."""
+    """Run one worker pool: SERVERS parallel servers behind one queue, or shared by all requests."""
     try:
         host, port = host_and_port(listen)
         stream = stream or f"work/{name or listen}"
         law: ServiceTime = parse(service, rate, Random(f"{seed}/{stream}"))
         shape = parse_profile(profile) if profile else None
-        order = order_of(discipline, law, servers)
+        make = pool_maker(discipline, law, server_count(servers), limit, capacity)
         if shape and isinstance(law, Logistic):
             raise ValueError("--profile goes with services that do not depend on the request")
     except ValueError as error:
@@ -108,18 +126,52 @@ def pool(
             contextual = law if isinstance(law, Logistic) else None
             if shape:
                 law = Profiled(law, shape, origin=runner.get_loop().time())
-            live = LivePool(law, servers, capacity, order, contextual.tick if contextual else 1.0)
+            live = make(law)
             runner.run(serve(live, host, port, name, report, load_report.value, contextual))
     except OSError as error:
         raise fail(f"cannot listen on {listen}: {os.strerror(error.errno or 0)}", 1) from None
 
 
-def order_of(text: str, law: ServiceTime, servers: int) -> Discipline:
-    """The discipline named by `text`. Raises ValueError."""
-    name, options = options_in(text, "discipline", DISCIPLINES)
+def server_count(text: str) -> float:
+    """A whole number of servers, or infinity. Raises ValueError.
+
+    >>> server_count("4"), server_count("inf")
+    (4, inf)
+    """
+    if text == "inf":
+        return math.inf
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ValueError(f"--servers must be a whole number of at least 1, or inf, not {text!r}")
+    return int(text)
+
+
+def pool_maker(
+    discipline: str, law: ServiceTime, servers: float, limit: int, capacity: int
+) -> Callable[[ServiceTime], Pool]:
+    """What makes the pool of this discipline, for the law as it will be. limit: 0 for none. Raises ValueError.
+
+    A request has a server for itself under all disciplines but ps, so a limit there is a number of servers.
+    """
+    name, options = options_in(discipline, "discipline", DISCIPLINES)
+    if name in ("fcfs", "ps") and options:
+        raise ValueError(f"{name} takes no options")
+    if name == "ps":
+        return lambda law: SharedPool(law, servers, limit or None, capacity)
+    if limit and name != "fcfs":
+        raise ValueError(f"--limit goes with --discipline fcfs or ps, not with {name}")
+    servers = min(servers, limit or math.inf)
+    if math.isfinite(servers):
+        order = order_of(name, options, law, int(servers))
+        tick = law.tick if isinstance(law, Logistic) else 1.0
+        return lambda law: LivePool(law, int(servers), capacity, order, tick)
+    if name != "fcfs":
+        raise ValueError(f"{name} needs a number of servers: with --servers inf no request waits")
+    return lambda law: SharedPool(law, servers, None, capacity)
+
+
+def order_of(name: str, options: dict[str, float], law: ServiceTime, servers: int) -> Discipline:
+    """The discipline of this name. Raises ValueError."""
     if name == "fcfs":
-        if options:
-            raise ValueError("fcfs takes no options")
         return Fcfs()
     if not isinstance(law, Logistic):
         raise ValueError(f"{name} needs services that depend on the request: --service logistic:...")
@@ -136,7 +188,7 @@ def order_of(text: str, law: ServiceTime, servers: int) -> Discipline:
         window, kmax = (whole(options.pop(key, usual), key) for key, usual in (("window", 100.0), ("kmax", 3.0)))
         return Lcp(len(law.theta), horizon, window, kmax, **options)
     except TypeError:
-        raise ValueError(f"discipline {text!r} has an option that {name} does not take") from None
+        raise ValueError(f"discipline {name} has an option that it does not take") from None
 
 
 def whole(value: float, name: str) -> int:
@@ -147,7 +199,7 @@ def whole(value: float, name: str) -> int:
 
 
 async def serve(
-    live: LivePool, host: str, port: int, name: str, report: bool, load: str = "none", law: Logistic | None = None
+    live: Pool, host: str, port: int, name: str, report: bool, load: str = "none", law: Logistic | None = None
 ) -> None:
     """Listen until a signal comes. Prints the address, which a port of 0 leaves open. Raises OSError."""
     ended = asyncio.Event()

@@ -30,6 +30,16 @@ class Shape(abc.ABC):
     def most(self, limit: float) -> float:
         """The supremum of `total` over n from 1 to `limit`, which may be infinite."""
 
+    @property
+    @abc.abstractmethod
+    def crowded(self) -> float:
+        """The limit of `total` as n grows, which may be infinite."""
+
+    @property
+    def knee(self) -> float:
+        """The n from which on `total` is constant; infinite if there is none."""
+        return math.inf
+
     def __call__(self, n: int) -> float:
         """The speed of each of n requests."""
         return self.total(n) / n
@@ -54,6 +64,14 @@ class Servers(Shape):
     def most(self, limit: float) -> float:
         return min(self.servers, limit)
 
+    @property
+    def crowded(self) -> float:
+        return self.servers
+
+    @property
+    def knee(self) -> float:
+        return math.ceil(self.servers) if math.isfinite(self.servers) else math.inf
+
 
 @dataclass(frozen=True, slots=True)
 class Soft(Shape):
@@ -72,9 +90,11 @@ class Soft(Shape):
         return n / (1 + self.a * (n - 1))
 
     def most(self, limit: float) -> float:
-        if math.isfinite(limit):
-            return max(1.0, self.total(limit))
-        return max(1.0, 1 / self.a) if self.a else math.inf
+        return max(1.0, self.total(limit) if math.isfinite(limit) else self.crowded)
+
+    @property
+    def crowded(self) -> float:
+        return 1 / self.a if self.a else math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +118,10 @@ class Retrograde(Shape):
     def most(self, limit: float) -> float:
         return min(self.servers, limit)
 
+    @property
+    def crowded(self) -> float:
+        return 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Table(Shape):
@@ -114,6 +138,14 @@ class Table(Shape):
 
     def most(self, limit: float) -> float:
         return max(self.rates[: int(min(limit, len(self.rates)))]) / self.rates[0]
+
+    @property
+    def crowded(self) -> float:
+        return self.total(len(self.rates))
+
+    @property
+    def knee(self) -> float:
+        return len(self.rates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +179,16 @@ class Curve:
     def capacity(self) -> float:
         """The supremum of `rate`, a second; infinite for an infinite server."""
         return self.alone * self.shape.most(self.limit)
+
+    @property
+    def crowded(self) -> float:
+        """The limit of `rate` as the number of requests grows; what the pool completes a second if it is overloaded."""
+        return self.rate(int(self.limit)) if math.isfinite(self.limit) else self.alone * self.shape.crowded
+
+    @property
+    def knee(self) -> float:
+        """The number of requests from which on `rate` is constant; infinite if there is none."""
+        return min(self.shape.knee, self.limit)
 
 
 SHAPES: dict[str, tuple[Callable[..., Shape], tuple[str, ...]]] = {

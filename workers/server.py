@@ -20,15 +20,8 @@ from workers.contexts import HEADER, Logistic
 from workers.disciplines import Discipline, Fcfs, Job
 from workers.distributions import ServiceTime
 from workers.logistic import Context
+from workers.pool import SLACK, Pool, QueueFullError, drawn
 from workers.station import Station
-
-RATE_JOBS = 200  # jobs that the rate is an average of
-SLACK = 1e-6  # seconds by which a loop may call too soon
-LONGEST_GAP = 20  # mean gaps that one counts for at most, so that an hour of silence is not averaged away for long
-
-
-class QueueFullError(Exception):
-    """The pool holds as many jobs as it may."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +33,7 @@ class Work(Job):
     waits: bool = field(default=True, init=False)
 
 
-class LivePool:
+class LivePool(Pool):
     """Runs jobs in real time.
 
     law: draws service times. capacity: jobs waiting and in service, 0 for no limit. order: who is served next; it
@@ -50,6 +43,7 @@ class LivePool:
     def __init__(
         self, law: ServiceTime, servers: int = 1, capacity: int = 0, order: Discipline | None = None, tick: float = 1.0
     ) -> None:
+        super().__init__()
         self._law = law
         self._servers = servers
         self._capacity = capacity
@@ -60,13 +54,6 @@ class LivePool:
         self._began_at: float | None = None
         self._idled_until = float("-inf")  # it was better to wait until then
         self._running: list[tuple[float, int, Work, float]] = []  # end, number, job and seconds of those in service
-        self.served = 0
-        self.busy_time = 0.0
-        self.rate = 0.0  # jobs a second, over about the last RATE_JOBS
-        self._ended_at: float | None = None
-        self.dropped = 0
-        self.begun = 0
-        self.waited = self.longest_wait = 0.0  # seconds; of those that were begun, together and of one
 
     def __repr__(self) -> str:
         return f"<LivePool {self._busy} of {self._servers} busy, {self.backlog - self._busy} waiting>"
@@ -140,10 +127,8 @@ class LivePool:
 
     def _begin(self, work: Work, at: float, loop: asyncio.AbstractEventLoop) -> None:
         work.waits = False
-        service = self._law.service(work.x) if isinstance(self._law, Logistic) else self._law.sample(at)
-        self.begun += 1
-        self.waited += at - work.arrived_at
-        self.longest_wait = max(self.longest_wait, at - work.arrived_at)
+        service = drawn(self._law, work.x, at)
+        self.count_begun(at - work.arrived_at)
         end = self._station.admit(at, service)
         heapq.heappush(self._running, (end, self.begun, work, service))
         loop.call_at(end, self._end_due, loop)
@@ -154,20 +139,8 @@ class LivePool:
             _, _, work, service = heapq.heappop(self._running)
             self._finish(work, service, loop)
 
-    def _count_rate(self, now: float) -> None:
-        """A job is done now: the mean time between ends, older ones fading."""
-        if self._ended_at is not None:
-            weight = max(1 / RATE_JOBS, 1 / self.served)
-            before = 1 / self.rate if self.rate else now - self._ended_at
-            passed = min(now - self._ended_at, LONGEST_GAP * before) if self.served > 10 else now - self._ended_at
-            gap = before + weight * (passed - before)
-            self.rate = 1 / gap if gap > 0 else self.rate
-        self._ended_at = now
-
     def _finish(self, work: Work, service: float, loop: asyncio.AbstractEventLoop) -> None:
-        self.served += 1
-        self.busy_time += service
-        self._count_rate(loop.time())
+        self.count_end(loop.time(), service)
         if not work.done.done():
             work.done.set_result(service)
         try:
@@ -177,7 +150,7 @@ class LivePool:
 
 
 def make_server(
-    pool: LivePool, name: str, report: bool = True, load: str = "none", law: Logistic | None = None
+    pool: Pool, name: str, report: bool = True, load: str = "none", law: Logistic | None = None
 ) -> web.Server:
     """An HTTP server that serves every request, whatever its method and path, from this pool.
 
@@ -206,7 +179,7 @@ def make_server(
     return web.Server(handle, handler_cancellation=True, access_log=None)
 
 
-def load_report(pool: LivePool, form: str) -> str:
+def load_report(pool: Pool, form: str) -> str:
     """The header's value, after a job has left.
 
     >>> from random import Random

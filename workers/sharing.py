@@ -59,6 +59,11 @@ class Sharing(Generic[Key]):
         return key in self._inside or key in self._waiting
 
     @property
+    def at(self) -> float:
+        """The instant of the last event; minus infinity before the first."""
+        return self._at
+
+    @property
     def in_service(self) -> int:
         return len(self._inside)
 

@@ -1,8 +1,8 @@
 """Exact values for exponential service and Poisson arrivals, by solving truncated Markov chains. Needs scipy.
 
-A state is the vector of requests in flight, each from 0 to `side` − 1; pool i serves at rate μ_i min(q_i, c_i). An
-arrival that finds its pool at the edge is lost, so every result carries the probability of the edge, which tells how
-much the truncation may matter.
+A state is the vector of requests in flight, each from 0 to `side` − 1; pool i completes r_i(q_i) requests a second, any
+throughput curve. A pool of c servers has r(q) = μ min(q, c). An arrival that finds its pool at the edge is lost, so
+every result carries the probability of the edge, which shows how much the truncation may matter.
 
 `chain`: the stationary law under a fixed rule (sparse linear solve). `optimum`: the rule of least mean number in
 system, by relative value iteration on the uniformised chain (Puterman, *Markov Decision Processes*, section 8.5).
@@ -12,60 +12,76 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.choosing import TOLERANCE
 from dispatcher.errors import ConfigError
+from workers.curves import Curve, Servers
 
 Floats = NDArray[np.float64]
 Routing = NDArray[np.intp]  # the pool that an arrival joins, by state; shape (side,) * n
 MOST = {1: 5000, 2: 250, 3: 30}  # states a pool that the sparse solver can stand, by number of pools
+LOG_TAIL, MARGIN = -16.0, 12  # of the number in system, what is cut off; states of a pool that are added to that
+TIES = ("first", "last", "fastest", "slowest")  # fastest: the pool of the greatest rate for a request that is alone
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """lam: arrivals a second. mu: services a second and server, by pool. servers: c_i, default 1.
+    """Describes Poisson arrivals to one, two or three pools. Raises ConfigError if exact values cannot be computed.
 
-    side: states a pool; 0 takes as many as the load asks for, the tail of the number in system being about ρ^n.
+    lam: arrivals a second. mu: services a second and server, by pool. servers: c_i, default 1. curves: the throughputs
+    by pool, in the place of mu and servers; mu is then the rate of a request that is alone. side: states a pool; 0
+    takes as many as the load asks for.
     """
 
     lam: float
-    mu: tuple[float, ...]
+    mu: tuple[float, ...] = ()
     servers: tuple[int, ...] = ()
     side: int = 0
+    curves: tuple[Curve, ...] = ()
 
     def __post_init__(self) -> None:
-        c = self.c
+        if self.curves:
+            object.__setattr__(self, "mu", tuple(curve.alone for curve in self.curves))
         if not (self.lam > 0 and all(rate > 0 for rate in self.mu)):
             raise ConfigError("lam and every mu must be positive")
-        if len(c) != len(self.mu):
-            raise ConfigError(f"servers has {len(c)} values for {len(self.mu)} pools; give one a pool")
+        if not self.curves:
+            object.__setattr__(self, "curves", _flat(self.mu, self.servers))
         if self.rho >= 1:
-            raise ConfigError(f"no steady state: lam = {self.lam:g} is not below the sum of all rates")
-        most = MOST.get(len(self.mu), 0)
+            raise ConfigError(f"no steady state: lam = {self.lam:g} is not below the sum of all rates of crowded pools")
+        most = MOST.get(len(self.curves), 0)
         if not most:
-            raise ConfigError(f"exact values are for one to three pools, not {len(self.mu)}; simulate instead")
+            raise ConfigError(f"exact values are for one to three pools, not {len(self.curves)}; simulate instead")
+        knee = int(max((curve.knee for curve in self.curves if math.isfinite(curve.knee)), default=1))
         if not self.side:
-            object.__setattr__(self, "side", min(most, max(c) + 12 + int(-16 / math.log(self.rho))))
-        if max(c) + 2 > most:
-            raise ConfigError(f"exact values of {len(self.mu)} pools are for at most {most - 2} servers, not {max(c)}")
-        if not max(c) + 2 <= self.side <= most:
+            object.__setattr__(self, "side", min(most, _enough(self.lam, self.rho, self.curves)))
+        if knee + 2 > most:
             raise ConfigError(
-                f"states of a pool: between {max(c) + 2} and {most} for {len(self.mu)} pools, not {self.side} (--side)"
+                f"exact values of {len(self.mu)} pools are for at most {most - 2} servers or requests in service, "
+                f"not {knee}"
+            )
+        if not knee + 2 <= self.side <= most:
+            raise ConfigError(
+                f"states of a pool: between {knee + 2} and {most} for {len(self.mu)} pools, not {self.side} (--side)"
             )
 
     @property
     def rho(self) -> float:
-        """The load, λ / Σ c_i μ_i."""
-        return self.lam / sum(rate * n for rate, n in zip(self.mu, self.c, strict=True))
+        """The load: λ over what crowded pools complete together. A steady state needs a load below 1."""
+        completed = sum(curve.crowded for curve in self.curves)
+        return self.lam / completed if completed else math.inf
 
     @property
-    def c(self) -> tuple[int, ...]:
-        return self.servers or (1,) * len(self.mu)
+    def usual(self) -> tuple[int, ...]:
+        """A state that is not rare. SED places requests one by one until the pools complete as many as arrive."""
+        return next(
+            tuple(placed) for placed, rate in _spread(self.curves) if rate >= self.lam or max(placed) == self.side - 1
+        )
 
     def q(self, i: int) -> NDArray[np.int64]:
         """q_i of every state, broadcastable to the shape of the state space."""
@@ -75,25 +91,99 @@ class System:
 
     def service(self, i: int) -> Floats:
         """The rate at which pool i completes, by state."""
-        return self.mu[i] * np.minimum(self.q(i), self.c[i])
+        return self._rates(i)[self.q(i)]
 
     def work_ahead(self, i: int) -> Floats:
-        """As `core.delay.work_ahead`, by state."""
-        return np.maximum(0, self.q(i) + 1 - self.c[i]) / self.c[i] + 1.0
+        """The expected delay of a request that joins pool i, (q + 1)/r(q + 1), in services of a request that is alone.
+
+        For c servers it is that of `core.delay.work_ahead`. By state.
+        """
+        after = self.q(i) + 1
+        return after * self.mu[i] / self._rates(i)[after]
+
+    def _rates(self, i: int) -> Floats:
+        """r_i(n), n from 0 to `side`."""
+        return np.array([self.curves[i].rate(n) for n in range(self.side + 1)])
 
 
-def sed(system: System, rates: Sequence[float] | None = None, exponent: float = 1.0) -> Routing:
-    """Least work_ahead/rate^exponent, ties to the lowest index; rates: those believed, default the true ones."""
+def _enough(lam: float, rho: float, curves: Sequence[Curve]) -> int:
+    """Return the states a pool beyond which the number in system has a tail of about exp(LOG_TAIL).
+
+    Where all rates end up constant, the tail is about ρ^n. Otherwise it is that of the birth-and-death chain in which
+    the requests are always spread as SED would have placed them one by one.
+    """
+    knees = [curve.knee for curve in curves]
+    if all(map(math.isfinite, knees)):
+        return int(max(knees)) + MARGIN + int(LOG_TAIL / math.log(rho))
+    below = 1.0  # the probability of at most as many as are placed, over that of exactly so many
+    for placed, rate in _spread(curves):
+        below = 1 + below * rate / lam
+        if below > math.exp(-LOG_TAIL) or max(placed) >= MOST[1]:
+            break
+    return max(placed) + MARGIN
+
+
+def _spread(curves: Sequence[Curve]) -> Iterator[tuple[list[int], float]]:
+    """Place requests one by one as SED would. Yields how many each pool has, and completions a second with them."""
+    placed = [0] * len(curves)
+    while True:
+        delays = [(n + 1) / curve.rate(n + 1) for n, curve in zip(placed, curves, strict=True)]
+        placed[delays.index(min(delays))] += 1
+        yield placed, sum(curve.rate(n) for n, curve in zip(placed, curves, strict=True))
+
+
+def _flat(mu: Sequence[float], servers: Sequence[int]) -> tuple[Curve, ...]:
+    """The curves of pools of c servers each."""
+    servers = servers or (1,) * len(mu)
+    if len(servers) != len(mu):
+        raise ConfigError(f"servers has {len(servers)} values for {len(mu)} pools; give one a pool")
+    return tuple(Curve(Servers(c), rate) for rate, c in zip(mu, servers, strict=True))
+
+
+def sed(system: System, rates: Sequence[float] | None = None, exponent: float = 1.0, ties: str = "first") -> Routing:
+    """Least work_ahead/rate^exponent; rates: those believed, default the true ones. ties: one of `TIES`."""
     rates = rates or system.mu
-    scores = np.stack(
-        np.broadcast_arrays(*(system.work_ahead(i) / rate**exponent for i, rate in enumerate(rates)))
-    )  # fmt: skip
-    return np.asarray((scores <= scores.min(axis=0) * (1 + 2 * TOLERANCE)).argmax(axis=0))
+    return least(system, [system.work_ahead(i) / rate**exponent for i, rate in enumerate(rates)], ties)
 
 
-def jsq(system: System) -> Routing:
-    """Fewest in flight, ties to the lowest index."""
-    return np.asarray(np.stack(np.broadcast_arrays(*(system.q(i) for i in range(len(system.mu))))).argmin(axis=0))
+def jsq(system: System, ties: str = "first") -> Routing:
+    """Fewest in flight."""
+    return least(system, [system.q(i) for i in range(len(system.mu))], ties)
+
+
+def curve(system: System, ties: str = "first", rounds: int = 12) -> Routing:
+    """Least score of the policy `curve`, with the true seconds s = 1/r(1) and the true number c = s × capacity.
+
+    The score is s (1 + ((n − c)⁺ + ρ/(1 − ρ) (n + 1 − c)⁺)/c), where n counts the requests with the new one. The terms
+    are the request's own time, its own wait and the wait that it adds to later requests. ρ is min(0.75, λ_i s/c). λ_i
+    is the pool's own arrival rate in the steady state, found as the mean over so many solutions of the chain.
+    """
+    s = 1 / np.array(system.mu)
+    c = s * [curve.capacity for curve in system.curves]
+    arrivals = system.lam * (1 / s) / (1 / s).sum()
+    for k in range(rounds):
+        load = np.minimum(0.75, arrivals * s / c)
+        later = load / (1 - load)
+        waits = [(system.q(i) + 1 - c[i]) for i in range(len(s))]
+        scores = [s[i] * (1 + (np.maximum(0, w) + later[i] * np.maximum(0, w + 1)) / c[i]) for i, w in enumerate(waits)]
+        routing = least(system, scores, ties)
+        arrivals += (system.lam * np.array(chain(system, routing).shares) - arrivals) / (k + 1)
+    return routing
+
+
+def least(system: System, scores: Sequence[NDArray[Any]], ties: str = "first") -> Routing:
+    """The pool of the least score by state; the scores of each pool are broadcastable to the state space."""
+    pools = range(len(system.mu))
+    order = np.array(
+        {
+            "first": pools,
+            "last": pools[::-1],
+            "fastest": sorted(pools, key=lambda i: -system.mu[i]),
+            "slowest": sorted(pools, key=lambda i: system.mu[i]),
+        }[ties]
+    )
+    stacked = np.stack(np.broadcast_arrays(*scores))[order]
+    return np.asarray(order[(stacked <= stacked.min(axis=0) * (1 + 2 * TOLERANCE)).argmax(axis=0)])
 
 
 def wrong(system: System, routing: Routing) -> NDArray[np.bool_]:
@@ -144,12 +234,14 @@ def chain(system: System, routing: Routing) -> Steady:
     source, target = np.concatenate(sources), np.concatenate(targets)
     rate = np.concatenate(rates)
     leaving = np.bincount(source, rate, size)
-    # π Q = 0 transposed; π_0 = 1 replaces the first equation, and what it does to the others goes to the right
+    # π Q = 0 transposed; π = 1 at the usual state replaces its equation, and its other terms go to the right
     entries = np.concatenate((rate, -leaving))
     places = np.concatenate((target, index.ravel())), np.concatenate((source, index.ravel()))
     matrix = coo_array((entries, places)).tocsc()
-    rest = spsolve(matrix[1:, 1:], -matrix[1:, [0]].toarray().ravel())
-    law = np.concatenate(([1.0], rest)).reshape(shape)
+    usual = int(index[system.usual])
+    others = np.delete(np.arange(size), usual)
+    rest = spsolve(matrix[others][:, others], -matrix[others][:, [usual]].toarray().ravel())
+    law = np.insert(rest, usual, 1.0).reshape(shape)
     law /= law.sum()
     return _read(system, routing, law)
 
@@ -189,11 +281,11 @@ class Optimum:
 def optimum(system: System, gap: float = 1e-7, most: int = 100_000) -> Optimum:
     """The optimal routing of requests that must join a pool at once. Raises ConfigError if `most` iterations do not do.
 
-    V ← (Σ q_i + λ min_i V(q + e_i) + Σ s_i V(q − e_i) + (Λ − λ − Σ s_i) V)/Λ, Λ = λ + Σ c_i μ_i; max and min of the
+    V ← (Σ q_i + λ min_i V(q + e_i) + Σ s_i V(q − e_i) + (Λ − λ − Σ s_i) V)/Λ, Λ = λ + Σ max r_i; max and min of the
     growth of V bound the mean cost from both sides. At the edge a pool cannot be joined, unless all are full.
     """
     n, shape = len(system.mu), (system.side,) * len(system.mu)
-    total = system.lam + sum(rate * c for rate, c in zip(system.mu, system.c, strict=True))
+    total = system.lam + sum(float(system.service(i).max()) for i in range(n))
     cost = np.zeros(shape) + sum(system.q(i) for i in range(n))
     services = [np.broadcast_to(system.service(i), shape) for i in range(n)]
     idle = total - system.lam - sum(services)

@@ -6,7 +6,7 @@ import pytest
 
 from workers.curves import parse_curve
 
-CURVES = [
+CURVES = [  # text, rates by the number of requests, the greatest rate
     ("fcfs:servers=4,seconds=0.04", {0: 0, 1: 25, 3: 75, 4: 100, 90: 100}, 100),
     ("ps:servers=2,seconds=0.02", {1: 50, 2: 100, 9: 100}, 100),
     ("infinite:seconds=0.05", {0: 0, 1: 20, 100: 2000}, math.inf),
@@ -28,6 +28,25 @@ def test_a_curve_has_the_rates_that_its_text_says(text, rates, capacity):
     assert {n: curve.rate(n) for n in rates} == pytest.approx(rates)
     assert curve.capacity == pytest.approx(capacity)
     assert max(curve.rate(n) for n in range(200)) <= curve.capacity * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "crowded", "knee"),
+    [
+        ("fcfs:servers=4,seconds=0.04", 100, 4),
+        ("infinite:seconds=0.05", math.inf, math.inf),
+        ("infinite:seconds=0.05,limit=4", 80, 4),
+        ("soft:a=0.1,seconds=0.02", 500, math.inf),
+        ("soft:a=2,seconds=1", 0.5, math.inf),
+        ("retrograde:servers=4,peak=8,seconds=0.02", 0, math.inf),
+        ("retrograde:servers=4,peak=8,seconds=0.02,limit=16", 100, 16),
+        ("table:10,30,5", 5, 3),
+    ],
+)
+def test_an_overloaded_pool_completes_what_its_curve_ends_at(text, crowded, knee):
+    curve = parse_curve(text)
+    assert curve.crowded == pytest.approx(crowded)
+    assert curve.knee == knee
 
 
 @pytest.mark.parametrize(
