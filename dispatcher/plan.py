@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from dispatcher import registry
 from dispatcher.config import Config, PolicyConfig, PoolConfig
 from dispatcher.core.interfaces import Learner, Policy, Sharing
+from dispatcher.core.memory import FOREVER
 from dispatcher.core.router import Router
 from dispatcher.core.streams import stream
 from dispatcher.core.types import Added
@@ -40,7 +41,11 @@ class Plan:
     def __init__(self, config: Config, before: Config | None = None) -> None:
         if before is not None:
             self._check_fixed(config, before)
-        self.policy = learner(config.policy, config.seed, "policy", config.pools)
+        policy = config.policy
+        if config.shared_at:  # sums that fade could not be added up
+            options = registry.paper_options(policy.name) | policy.options
+            policy = policy.model_copy(update={"options": options})
+        self.policy = learner(policy, config.seed, "policy", config.pools)
         if config.shared_at:
             check_sharing(config.policy.name, self.policy)
         self.shadows: dict[str, Policy] = {
@@ -70,6 +75,8 @@ def check_sharing(name: str, policy: object) -> None:
         )
     if getattr(policy, "estimator", "mean") != "mean":
         raise ConfigError("state_url: only plain means are sums; leave policy.options.estimator away")
+    if getattr(policy, "memory", FOREVER) != FOREVER:
+        raise ConfigError("state_url: sums that fade cannot be shared; leave policy.options.memory away")
     if find_spec("redis") is None:
         raise ConfigError("state_url needs the extra redis: pip install 'lased-dispatcher[redis]'")
 

@@ -67,6 +67,11 @@ def options_of(maker: PolicyFactory) -> dict[str, inspect.Parameter]:
     return {name: p for name, p in parameters.items() if name != "rng" and p.kind is not p.VAR_KEYWORD}
 
 
+def paper_options(name: str) -> dict[str, Any]:
+    """The options with which this policy is what its paper describes; empty where the defaults are."""
+    return dict(getattr(factory(name), "paper_options", {}))
+
+
 def summary_of(maker: PolicyFactory) -> str:
     """The first line of its docstring."""
     return (inspect.getdoc(maker) or "").partition("\n")[0]

@@ -26,6 +26,7 @@ from loadgen.histogram import distribution
 from loadgen.records import Records
 from loadgen.schedule import schedule
 
+PAPER = {"memory": -1}  # options of the policies: no forgetting, as in the paper
 SAMPLE_EVERY = 0.25  # seconds between two looks at the dispatcher's state
 Z95 = 1.96
 
@@ -120,7 +121,10 @@ Watch = Callable[[str, Sample, Attack], None]
 
 async def run_policy(scene: Scene, policy: str, watch: Watch, stop: asyncio.Event) -> Run:
     """Start pools and dispatcher, send the traffic, look at the state meanwhile. stop: ends the traffic early."""
-    async with live_system(policy, scene.pools, seed=scene.seed) as system, aiohttp.ClientSession() as session:
+    async with (
+        live_system(policy, scene.pools, seed=scene.seed, options=PAPER) as system,
+        aiohttp.ClientSession() as session,
+    ):
         attack = Attack(system.url, Records(scene.offsets()))
         run = Run(policy, attack.records)
         loop = asyncio.get_running_loop()

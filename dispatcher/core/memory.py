@@ -35,6 +35,11 @@ def half_life(memory: int, pools: int) -> float:
     return memory or max(LEAST_MEMORY, MEMORY_PER_POOL * pools)
 
 
+def unused_after(half_life: float) -> float:
+    """Requests after which a pool that received none of them is tried again."""
+    return max(LEAST_UNUSED, UNUSED_SHARE * half_life)
+
+
 class LastUse:
     """When each pool was last used, by the number of the request.
 

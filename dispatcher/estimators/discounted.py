@@ -36,6 +36,10 @@ class Discounted(Mean):
         self._squares = self.factor**2 * self._squares + 1
         self.observations += 1
 
+    def fade(self, factor: float) -> None:
+        super().fade(factor)
+        self._squares *= factor * factor
+
     def restore(self, weight: float, total: float, observations: float) -> None:
         super().restore(weight, total, observations)
         self._squares = weight

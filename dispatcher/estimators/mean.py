@@ -49,6 +49,11 @@ class Mean:
         self.total += x
         self.observations += 1
 
+    def fade(self, factor: float) -> None:
+        """Multiply the weight of all that was observed so far. The mean stays the same."""
+        self.weight *= factor
+        self.total *= factor
+
     def restore(self, weight: float, total: float, observations: float) -> None:
         """Go on from what another life has seen, as one observation of this weight."""
         self.weight, self.total, self.observations = weight, total, int(observations)

@@ -44,6 +44,9 @@ class Window(Mean):
             self.weight = fsum(weight for weight, _ in kept)
             self.total = fsum(total for _, total in kept)
 
+    def fade(self, factor: float) -> None:
+        """A window forgets by itself."""
+
     def restore(self, weight: float, total: float, observations: float) -> None:
         super().restore(weight, total, observations)
         self._kept.clear()

@@ -9,18 +9,29 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Mapping, Sequence
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from dispatcher.core.choosing import Ties, argmin, check_ties
 from dispatcher.core.delay import Delays, Floats, work_ahead
 from dispatcher.core.episodes import Episode
 from dispatcher.core.interfaces import NOTHING_SEEN, Estimate, FleetView, PoolView, Remembered, Sums
-from dispatcher.core.types import Added, Change, Completion, Decision, Job, PoolSpec
+from dispatcher.core.memory import (
+    AUTOMATIC,
+    FOREVER,
+    REVISIT,
+    SURPRISE,
+    LastUse,
+    check_memory,
+    half_life,
+    unused_after,
+)
+from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase, PoolSpec
 from dispatcher.errors import ConfigError
 from dispatcher.estimators.mean import Mean
 from dispatcher.estimators.named import maker
 
 MANY = 24  # pools, from which on arrays are quicker than loops
+FASTER, RUN = 4, 10  # a pool has become faster if so many services in a row took less than 1/FASTER of its mean
 REMEMBERED = 256  # pools that left and whose estimates are kept for their return
 
 
@@ -186,7 +197,15 @@ class LearningPolicy(SedPolicy):
     prior_weight: how many services the guess of a pool is worth; 0 lets the first observation replace it. estimator:
     `mean`, or `discounted:factor=0.99` or `window:size=100` for rates that change. A pool that leaves is remembered,
     so that a passing failure costs no knowledge. `rate` is the latest estimate, unless a subclass says otherwise.
+
+    memory: requests of the fleet in which an observation loses half of its weight; 0 for 5,000, or 500 per pool if that
+    is more; -1 for no forgetting, as in the papers. Unless it is -1, an idle pool that has not been used for 1,750
+    requests (or 35 % of the memory, if that is more) gets one. If its service takes less than twice the least mean
+    service time of the other pools, the pool has become fast, and is learned anew. So it is after ten services in a row
+    that took less than a quarter of its mean.
     """
+
+    paper_options: ClassVar[dict[str, Any]] = {"memory": FOREVER}  # with these a policy is what its paper describes
 
     state_kind = "rates"
 
@@ -198,16 +217,44 @@ class LearningPolicy(SedPolicy):
         exponent: float = 1.0,
         prior_weight: float = 0.0,
         estimator: str = "mean",
+        memory: int = AUTOMATIC,
     ) -> None:
         super().__init__(rng=rng, ties=ties, exponent=exponent)
         if not 0 <= prior_weight < math.inf:
             raise ConfigError(f"prior_weight must be 0 or more, not {prior_weight}")
+        self.memory = check_memory(memory)
+        self._requests = 0
+        self._last_use = LastUse()
+        self._short: dict[str, tuple[int, float]] = {}  # by pool: number and seconds of the latest short services
+        self._faded_at: dict[str, int] = {}  # by pool: the request at which its mean was last faded
+        self._set_memory()
         self.estimator = estimator
         self._make = maker(estimator)
         self.prior_weight = prior_weight
         self.means: dict[str, Mean] = {}
         self._left: dict[str, Mean] = {}
         self._own: dict[str, Sums] = {}  # what was seen here; what other dispatchers saw is in the means, too
+
+    def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
+        self._requests += 1
+        decision = self.decide(job, fleet, now)
+        if self.memory == FOREVER:
+            return decision
+        if decision.phase is Phase.EXPLOIT:  # a forced trial is no use: the estimate of the pool has not led to it
+            unused = self._last_use.idle_and_unused(self._unused_after, self._requests, fleet)
+            if unused:
+                self.episode.explored = True
+                decision = Decision(unused[0].id, phase=Phase.EXPLORE, memo=REVISIT)
+            self._last_use.use(decision.pool, self._requests)
+        return decision
+
+    def decide(self, job: Job, fleet: FleetView, now: float) -> Decision:
+        """The decision of the policy itself, before unused pools are looked at."""
+        return super().choose(job, fleet, now)
+
+    def _set_memory(self) -> None:
+        self._half_life = half_life(self.memory, len(self.specs))
+        self._unused_after = unused_after(self._half_life)
 
     def adapt(self, change: Change, fleet: FleetView) -> None:
         if isinstance(change, Added):
@@ -216,13 +263,18 @@ class LearningPolicy(SedPolicy):
             if known is None or not known.observations:
                 known = self._make(change.spec.guess, self.prior_weight)
             self.means[pool] = known
+            self._last_use.use(pool, self._requests)
         else:
             self._left[change.pool] = self.means.pop(change.pool)
             while len(self._left) > REMEMBERED:
                 oldest = next(iter(self._left))
                 del self._left[oldest]
                 self._own.pop(oldest, None)
+                self._faded_at.pop(oldest, None)
+                self._short.pop(oldest, None)
+                self._last_use.forget(oldest)
         super().adapt(change, fleet)
+        self._set_memory()
 
     def remember(self) -> Remembered:
         """What is known of each pool that was observed."""
@@ -270,15 +322,38 @@ class LearningPolicy(SedPolicy):
         """One more service, seen here."""
         mean = self.means.get(pool) or self._left.get(pool)
         if mean is not None:
+            if self.memory != FOREVER:
+                mean.fade(0.5 ** ((self._requests - self._faded_at.get(pool, self._requests)) / self._half_life))
+                self._faded_at[pool] = self._requests
+                self._forget_if_faster(pool, mean, service_time)
             mean.learn_one(service_time, now)
             n, s, seen = self._own.get(pool, NOTHING_SEEN)
             self._own[pool] = n + 1, s + service_time, seen + 1
             self.rate_changed(pool)
 
+    def _forget_if_faster(self, pool: str, mean: Mean, service_time: float) -> None:
+        """Keep only the latest services of a pool if all of them were far shorter than its mean."""
+        if service_time * mean.rate * FASTER > 1:
+            self._short.pop(pool, None)
+            return
+        count, total = self._short.get(pool, (0, 0.0))
+        self._short[pool] = count + 1, total + service_time
+        if count >= RUN:
+            mean.restore(float(count), total, mean.observations)
+            del self._short[pool]
+
     def learn(self, done: Completion, fleet: FleetView) -> None:
         if done.service_time is not None:
-            self.observe(done.ticket.decision.pool, done.service_time, done.finished_at)
+            decision = done.ticket.decision
+            if decision.memo == REVISIT and self._is_fast(decision.pool, done.service_time):
+                self.forget(decision.pool)
+            self.observe(decision.pool, done.service_time, done.finished_at)
         super().learn(done, fleet)
+
+    def _is_fast(self, pool: str, service_time: float) -> bool:
+        """Whether one service of a pool that was not used for long suggests that it is one of the fastest now."""
+        others = [mean.rate for name, mean in self.means.items() if name != pool]
+        return bool(others) and service_time * max(others) < SURPRISE
 
     def rate(self, pool: str) -> float:
         return self.means[pool].rate

@@ -36,13 +36,12 @@ from dispatcher.core.delay import Floats
 from dispatcher.core.interfaces import FleetView, PoolView, Remembered
 from dispatcher.core.memory import (
     AUTOMATIC,
-    LEAST_UNUSED,
     REVISIT,
     SURPRISE,
-    UNUSED_SHARE,
     LastUse,
     check_memory,
     half_life,
+    unused_after,
 )
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, Phase
 from dispatcher.errors import ConfigError
@@ -357,7 +356,7 @@ class Curve(IndexPolicy):
 
     def _set_memory(self) -> None:
         self._half_life = half_life(self.memory, len(self.specs))
-        self._unused_after = max(LEAST_UNUSED, UNUSED_SHARE * self._half_life)
+        self._unused_after = unused_after(self._half_life)
         self._growth = 2.0 ** (1 / self._half_life)
         finite = half_life(max(self.memory, AUTOMATIC), len(self.specs))
         self._rate_growth = 2.0 ** (1 / (RATE_MEMORY_SHARE * finite))

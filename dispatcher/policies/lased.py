@@ -32,6 +32,7 @@ import math
 from random import Random
 
 from dispatcher.core.interfaces import FleetView, Sums
+from dispatcher.core.memory import AUTOMATIC
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase
 from dispatcher.errors import ConfigError
 from dispatcher.policies.base import REMEMBERED, LearningPolicy
@@ -57,13 +58,16 @@ class Lased(LearningPolicy):
         exponent: float = 1.0,
         prior_weight: float = 0.0,
         estimator: str = "mean",
+        memory: int = AUTOMATIC,
         n0: int = 7,
         c: float = 3.0,
         alpha: float = 1.0,
         episodes: str = SYSTEM,
         max_episode_arrivals: int = 0,
     ) -> None:
-        super().__init__(rng=rng, ties=ties, exponent=exponent, prior_weight=prior_weight, estimator=estimator)
+        super().__init__(
+            rng=rng, ties=ties, exponent=exponent, prior_weight=prior_weight, estimator=estimator, memory=memory
+        )
         if not 1 <= n0 <= 1_000_000:
             raise ConfigError(f"n0 must be from 1 to 1,000,000, not {n0}")
         if not (0 <= c <= 1e6 and 0 <= alpha <= 10):
@@ -93,7 +97,7 @@ class Lased(LearningPolicy):
         """N(k), the observations of each pool below which episode k explores."""
         return max(self.n0, self.c * math.pow(math.log(k), self.alpha))
 
-    def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
+    def decide(self, job: Job, fleet: FleetView, now: float) -> Decision:
         if self.max_episode_arrivals and self.episode.arrivals >= self.max_episode_arrivals and not self._left_to_try:
             self.end_episode()
         if self.episode.arrivals == 0:

@@ -19,6 +19,7 @@ from random import Random
 
 from dispatcher.core.delay import work_ahead
 from dispatcher.core.interfaces import FleetView, PoolView
+from dispatcher.core.memory import AUTOMATIC
 from dispatcher.core.types import Decision, Job, Phase
 from dispatcher.errors import ConfigError
 from dispatcher.estimators.mean import Mean, gamma_quantile
@@ -40,11 +41,14 @@ class Optimistic(LearningPolicy):
         exponent: float = 1.0,
         prior_weight: float = 0.0,
         estimator: str = "mean",
+        memory: int = AUTOMATIC,
         c: float = 3.0,
         alpha: float = 1.0,
         bonus: float = 0.0,
     ) -> None:
-        super().__init__(rng=rng, ties=ties, exponent=exponent, prior_weight=prior_weight, estimator=estimator)
+        super().__init__(
+            rng=rng, ties=ties, exponent=exponent, prior_weight=prior_weight, estimator=estimator, memory=memory
+        )
         if not (0 <= c <= 1e6 and 0 <= alpha <= 10):
             raise ConfigError(f"c must be from 0 to 1e6 and alpha from 0 to 10, not c = {c}, alpha = {alpha}")
         if not 0 <= bonus < math.inf:
@@ -56,7 +60,7 @@ class Optimistic(LearningPolicy):
         mean = self.means[pool]
         return (mean.weight + self.bonus) / mean.total if mean.total > 0 else mean.rate
 
-    def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
+    def decide(self, job: Job, fleet: FleetView, now: float) -> Decision:
         self.episode.arrived(now)
         self.arrivals += 1
         best = self.best(fleet, now)

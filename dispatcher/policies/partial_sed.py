@@ -27,6 +27,7 @@ from random import Random
 
 from dispatcher.core.backlog import psi, static_split
 from dispatcher.core.interfaces import FleetView, PoolView
+from dispatcher.core.memory import AUTOMATIC
 from dispatcher.core.sight import Sight
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase
 from dispatcher.errors import ConfigError
@@ -52,11 +53,12 @@ class PartialSed(LearningPolicy):
         ties: str = "first",
         prior_weight: float = 0.0,
         estimator: str = "mean",
+        memory: int = AUTOMATIC,
         rule: str = "relax+fk",
         replicas: int = 1,
         c: float = 3.0,
     ) -> None:
-        super().__init__(rng=rng, ties=ties, prior_weight=prior_weight, estimator=estimator)
+        super().__init__(rng=rng, ties=ties, prior_weight=prior_weight, estimator=estimator, memory=memory)
         self.belief, _, flags = rule.partition("+")
         if self.belief not in BELIEFS or not set(flags) <= {"f", "k"}:
             raise ConfigError(f"rule must be one of {', '.join(BELIEFS)}, with +f, +k or +fk, not {rule!r}")

@@ -21,6 +21,7 @@ from random import Random
 from dispatcher.core import whittle
 from dispatcher.core.backlog import lower_gamma
 from dispatcher.core.interfaces import FleetView, PoolView
+from dispatcher.core.memory import AUTOMATIC
 from dispatcher.core.sight import Sight
 from dispatcher.core.types import Added, Change, Completion, Decision, Job
 from dispatcher.errors import ConfigError
@@ -53,10 +54,11 @@ class Whittle(LearningPolicy):
         ties: str = "first",
         prior_weight: float = 0.0,
         estimator: str = "mean",
+        memory: int = AUTOMATIC,
         model: str = "finite",
         capacity: int = 10,
     ) -> None:
-        super().__init__(rng=rng, ties=ties, prior_weight=prior_weight, estimator=estimator)
+        super().__init__(rng=rng, ties=ties, prior_weight=prior_weight, estimator=estimator, memory=memory)
         if model not in ("finite", "blocking"):
             raise ConfigError(f"model must be finite or blocking, not {model!r}")
         if not 0 <= capacity <= LARGEST[model]:

@@ -37,7 +37,7 @@ async def measure(scenario: Scenario, rate: float, seed: int) -> Result:
         assert arrival is not None, "the processes of loadgen.arrivals do not end"
         now = arrival
         offsets.append(now / scale)
-    options = dict(scenario.options)
+    options = scenario.policy_options
     async with live_system(scenario.policy, pools, seed, service=scenario.service, options=options) as system:
         attack = Attack(system.url, Records(np.array(offsets)))
         await attack.run()

@@ -153,7 +153,7 @@ def cells(spec: Spec, size: Size, live: bool = False) -> Iterator[Cell]:
             given |= fields
         try:
             scenario = _scenario(given | how_much)
-            registry.create(scenario.policy, Random(0), dict(scenario.options))
+            registry.create(scenario.policy, Random(0), scenario.policy_options)
         except KeyError as error:
             raise ConfigError(f"{spec.name}: cell {labels}: {error} is missing") from error
         except (ConfigError, TypeError, ValueError, AttributeError) as error:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 import workers.distributions as laws
 from dispatcher import registry
 from dispatcher.core.choosing import TIE_RULES
+from dispatcher.core.memory import FOREVER
 from dispatcher.core.regret import Cause
 from dispatcher.core.streams import stream
 from dispatcher.core.types import Phase
@@ -33,11 +34,13 @@ CAUSES = (Cause.EXPLORATION, Cause.ESTIMATION, Cause.OVERFLOW)
 
 def obstacle(scenario: Scenario) -> str | None:
     """Why the kernel cannot run this scenario; None if it can. Raises ConfigError for what no engine can run."""
-    policy = registry.create(scenario.policy, Random(0), dict(scenario.options))
+    policy = registry.create(scenario.policy, Random(0), scenario.policy_options)
     if scenario.policy not in KINDS or type(policy).__module__ != f"dispatcher.policies.{scenario.policy}":
         return f"policy {scenario.policy!r} is not compiled; compiled are: {', '.join(KINDS)}"
     if getattr(policy, "estimator", "mean") != "mean":
         return "of the estimators only the mean is compiled"
+    if getattr(policy, "memory", FOREVER) != FOREVER:
+        return "forgetting is not compiled; set memory=-1"
     if any(scenario.profiles):
         return "rates that change are not compiled"
     if find_spec("numba") is None:
@@ -110,7 +113,7 @@ class Compiled:
         return instants
 
     def _made_rule(self, law: int) -> kernel.Rule:
-        policy = registry.create(self.scenario.policy, Random(0), dict(self.scenario.options))
+        policy = registry.create(self.scenario.policy, Random(0), self.scenario.policy_options)
 
         def option(name: str, default: Any) -> Any:
             return getattr(policy, name, default)

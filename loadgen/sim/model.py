@@ -75,6 +75,11 @@ class Scenario:
             raise ConfigError(str(error)) from None
 
     @property
+    def policy_options(self) -> dict[str, Any]:
+        """Those of the policy's paper, unless `options` says otherwise."""
+        return registry.paper_options(self.policy) | dict(self.options)
+
+    @property
     def marks(self) -> tuple[int, ...]:
         """After how many arrivals the points of the regret's curve are taken."""
         n, points = self.arrivals, self.points
@@ -145,7 +150,7 @@ class _Explored:
 
 def simulate(scenario: Scenario, seed: int, keep_rows: bool = False) -> Result:
     """Run one replication; deterministic in (scenario, seed)."""
-    policy = registry.create(scenario.policy, stream(seed, "policy"), dict(scenario.options))
+    policy = registry.create(scenario.policy, stream(seed, "policy"), scenario.policy_options)
     if not isinstance(policy, Learner):
         raise ConfigError(f"policy {scenario.policy!r} does not tell its episode and rates; derive it from BasePolicy")
     meter = RegretMeter(policy, scenario.factor if any(scenario.profiles) else None)

@@ -128,7 +128,9 @@ def simulate(rule: str, scene: Scene, requests: int, seed: int, infer: bool = Fa
     rounds = dice.geometric(p[kind]).tolist()
     pools = [_Pool(scene, i) for i in range(len(scene.speeds))]
     rng = stream(seed, "policy")
-    policy: Policy = _Oracle(rule, scene, pools) if rule in ORACLES else registry.create(rule, rng)
+    policy: Policy = (
+        _Oracle(rule, scene, pools) if rule in ORACLES else registry.create(rule, rng, registry.paper_options(rule))
+    )
     router = Router(policy, infer=infer)
     for i in range(len(pools)):
         router.apply(Added(PoolSpec(str(i), guess=scene.rate(i), true_rate=scene.rate(i))), 0.0)

@@ -121,7 +121,7 @@ def _make(rule: str, scene: Scene, pools: Pools, rng: Random) -> Any:
     if rule == "own sed":
         return registry.create("esed", rng, {})
     options = {"rule": rule, "replicas": scene.dispatchers, "prior_weight": SURE}
-    return registry.create("partial_sed", rng, options)
+    return registry.create("partial_sed", rng, registry.paper_options("partial_sed") | options)
 
 
 def simulate(rule: str, scene: Scene, seed: int) -> NDArray[np.float64]:
