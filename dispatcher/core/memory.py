@@ -15,7 +15,8 @@ AUTOMATIC, FOREVER = 0, -1  # values of the option
 LEAST_MEMORY, MEMORY_PER_POOL = 5000, 500  # requests
 LEAST_UNUSED, UNUSED_SHARE = 1750, 0.35  # requests, and the share of the memory, after which a pool is tried again
 REVISIT = "revisit"  # the memo of a decision that tries an unused pool again
-SURPRISE = 2.0  # a tried pool that needs less than so many times the least service time is learned anew
+COMPETITIVE = 2.0  # a pool is fast if a revisit takes less than so many times the least service time of the others
+FASTER = 4.0  # a pool has become faster if services take less than 1/FASTER of what they are remembered to take
 
 
 def check_memory(memory: int) -> int:

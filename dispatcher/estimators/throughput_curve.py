@@ -268,6 +268,13 @@ class ThroughputCurve:
         likelihood = log_busy - log_variance / 2 - (n + PRIOR_WEIGHT) * np.log(work * np.sqrt(residual))
         return Profile(GRID[:rows], work / (n + PRIOR_WEIGHT), likelihood, residual)
 
+    def variation(self, weight: float) -> float:
+        """The squared coefficient of variation of the service times, as of the last fit; 1 before the first."""
+        if self.fitted is None:
+            return 1.0
+        residual = float(self.fitted.residual[CAPACITIES.index(self.capacity)])
+        return residual / (self.departed / weight + PRIOR_WEIGHT) / self.service_seconds**2
+
     def estimate(self, weight: float) -> CapacityEstimate:
         """The fitted values with 95 % intervals; (0, inf) while less than one response is remembered."""
         n, s, c, profile = self.departed / weight, self.service_seconds, self.capacity, self.fitted

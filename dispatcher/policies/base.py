@@ -17,9 +17,10 @@ from dispatcher.core.episodes import Episode
 from dispatcher.core.interfaces import NOTHING_SEEN, Estimate, FleetView, PoolView, Remembered, Sums
 from dispatcher.core.memory import (
     AUTOMATIC,
+    COMPETITIVE,
+    FASTER,
     FOREVER,
     REVISIT,
-    SURPRISE,
     LastUse,
     check_memory,
     half_life,
@@ -31,7 +32,7 @@ from dispatcher.estimators.mean import Mean
 from dispatcher.estimators.named import maker
 
 MANY = 24  # pools, from which on arrays are quicker than loops
-FASTER, RUN = 4, 10  # a pool has become faster if so many services in a row took less than 1/FASTER of its mean
+RUN = 10  # services in a row that show that a pool has become faster
 REMEMBERED = 256  # pools that left and whose estimates are kept for their return
 
 
@@ -201,8 +202,8 @@ class LearningPolicy(SedPolicy):
     memory: requests of the fleet in which an observation loses half of its weight; 0 for 5,000, or 500 per pool if that
     is more; -1 for no forgetting, as in the papers. Unless it is -1, an idle pool that has not been used for 1,750
     requests (or 35 % of the memory, if that is more) gets one. If its service takes less than twice the least mean
-    service time of the other pools, the pool has become fast, and is learned anew. So it is after ten services in a row
-    that took less than a quarter of its mean.
+    service time of the other pools and a quarter of its own, the pool has become fast, and is learned anew. So it is
+    after ten services in a row that took less than a quarter of its mean.
     """
 
     paper_options: ClassVar[dict[str, Any]] = {"memory": FOREVER}  # with these a policy is what its paper describes
@@ -352,8 +353,11 @@ class LearningPolicy(SedPolicy):
 
     def _is_fast(self, pool: str, service_time: float) -> bool:
         """Whether one service of a pool that was not used for long suggests that it is one of the fastest now."""
-        others = [mean.rate for name, mean in self.means.items() if name != pool]
-        return bool(others) and service_time * max(others) < SURPRISE
+        mean = self.means.get(pool)
+        others = [other.rate for name, other in self.means.items() if name != pool]
+        if mean is None or not others:
+            return False
+        return service_time * max(others) < COMPETITIVE and service_time * mean.rate * FASTER < 1
 
     def rate(self, pool: str) -> float:
         return self.means[pool].rate

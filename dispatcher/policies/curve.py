@@ -13,8 +13,8 @@ Trials: an idle pool with fewer than three remembered responses gets the request
 the last `memory` requests is forgotten, so it is tried again. All sums fade by half in `memory` requests of the fleet.
 
 Revisits: an idle pool that has received none of the last 1,750 requests (or 35 % of the memory, if that is more) gets
-one. If its response takes less than twice the least service time of the other pools, the pool has become fast: its sums
-are cleared, so that it is learned anew.
+one. If its response takes less than twice the least service time of the other pools, and less than a quarter of its own
+(less for service times that vary much), the pool has become fast. Its sums are cleared, so that it is learned anew.
 
 A failed or rejected request counts as a response that took ten usual service times longer. A request that its client
 gave up, or whose client read too slowly, counts with its time in flight only.
@@ -36,8 +36,9 @@ from dispatcher.core.delay import Floats
 from dispatcher.core.interfaces import FleetView, PoolView, Remembered
 from dispatcher.core.memory import (
     AUTOMATIC,
+    COMPETITIVE,
+    FASTER,
     REVISIT,
-    SURPRISE,
     LastUse,
     check_memory,
     half_life,
@@ -273,8 +274,12 @@ class Curve(IndexPolicy):
 
     def _judge_revisit(self, pool: str, seconds: float) -> None:
         """Learn a pool anew if a trial after a long time shows that it has become one of the fastest."""
-        others = [state.service_seconds for name, state in self._states.items() if name != pool]
-        if others and seconds < SURPRISE * min(others):
+        state = self._states.get(pool)
+        others = [other.service_seconds for name, other in self._states.items() if name != pool]
+        if state is None or not others or seconds > COMPETITIVE * min(others):
+            return
+        usual_spread = (1 + state.variation(self._weight)) / 2  # 1 for exponential service times
+        if seconds * FASTER * usual_spread < state.service_seconds:
             self.forget(pool)
 
     def _spend(self, state: _PoolState, in_flight: int, now: float) -> None:

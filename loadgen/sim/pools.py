@@ -49,9 +49,8 @@ class ServicePool:
 
     @property
     def capacity(self) -> float:
-        """c: the requests in flight up to which one more slows none of the others; infinite without a limit."""
-        curve = self.curve
-        return min(curve.limit, curve.shape.servers) if hasattr(curve.shape, "servers") else 1.0
+        """c: the largest throughput in units of the throughput of one request; infinite without a limit."""
+        return self.curve.capacity * self.seconds
 
     @property
     def servers(self) -> int:

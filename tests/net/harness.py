@@ -182,16 +182,16 @@ async def eventually(condition, what="it never came true"):
 
 @contextlib.asynccontextmanager
 async def front(*scripts, policy="jsq", max_in_flight=0, **config):
-    """A dispatcher before one pool a script (None: a pool whose port refuses connections)."""
+    """A dispatcher before one pool a script (None: a pool whose port refuses connections). policy: None for the
+    default."""
     pools = [await Pool(script or answer_ok).open() for script in scripts or (answer_ok,)]
     entries = [
         {"name": f"p{i}", "url": f"http://127.0.0.1:{pool.port}", "true_rate": 1.0, "max_in_flight": max_in_flight}
         for i, pool in enumerate(pools)
     ]
+    named = {"policy": {"name": policy}} if policy else {}
     service = Service(
-        Config.model_validate(
-            {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "policy": {"name": policy}, "pools": entries, **config}
-        )
+        Config.model_validate({"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "pools": entries, **named, **config})
     )
     async with service.running() as (address, admin):
         for pool, script in zip(pools, scripts, strict=False):

@@ -8,9 +8,13 @@ from random import Random
 import pytest
 
 from dispatcher import registry
+from dispatcher.core.regret import RegretMeter
 from dispatcher.core.router import Router
-from dispatcher.core.types import Added, Job, Outcome, PoolSpec
+from dispatcher.core.types import Added, Job, Outcome, Phase, PoolSpec, Removed
+from dispatcher.policies import curve
 from dispatcher.policies.curve import cost
+from loadgen.sim.oracles import TrueDelay
+from loadgen.sim.pools import ServicePool, ServiceScene, simulate
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "traces" / "curve_golden.json").read_text())
 OUTCOMES = {"answered": Outcome.OK, "failed": Outcome.FAILED, "given up": Outcome.CANCELLED}
@@ -85,3 +89,217 @@ def known(policy, pools):
     estimates = policy.estimates()
     every = [estimates[str(i)] for i in range(len(pools))]
     return [one.service_seconds.value for one in every], [one.capacity.value for one in every]
+
+
+# -- what it finds out
+
+
+FOUR, SIXTEEN = "fcfs:servers=4,seconds=0.04", "fcfs:servers=16,seconds=0.08"
+
+
+def learned(pools, rate, requests=6000, seed=1, **scene):
+    """The response times, and the estimates of `curve` afterwards."""
+    made = []
+
+    def make(_, rng):
+        made.append(registry.create("curve", rng))
+        return made[0]
+
+    scene = ServiceScene(tuple(ServicePool(text) for text in pools), rate, **scene)
+    specs = [PoolSpec(str(i)) for i in range(len(pools))]
+    times = simulate(scene, make, specs, requests, seed)
+    return times, made[0].estimates()
+
+
+@pytest.mark.parametrize(
+    ("pools", "rate", "capacity", "seconds"),
+    [
+        ((FOUR, SIXTEEN), 150.0, (4, 16), (0.04, 0.08)),
+        (("ps:servers=4,seconds=0.04", "ps:servers=2,seconds=0.02"), 120.0, (4, 2), (0.04, 0.02)),
+        (("fcfs:servers=1,seconds=0.025", "fcfs:servers=1,seconds=0.005"), 200.0, (1, 1), (0.025, 0.005)),
+    ],
+)
+def test_it_finds_the_servers_and_the_service_time(pools, rate, capacity, seconds):
+    _, estimates = learned(pools, rate)
+    for i in range(2):
+        found = estimates[str(i)]
+        assert found.capacity.value / capacity[i] == pytest.approx(1, abs=0.42), "one step of the grid"
+        assert found.service_seconds.value == pytest.approx(seconds[i], rel=0.12)
+        for interval in (found.capacity, found.service_seconds, found.throughput):
+            assert interval.low <= interval.value <= interval.high
+        assert found.throughput.low <= capacity[i] / seconds[i] <= found.throughput.high
+
+
+def test_an_unlimited_pool_is_not_taken_for_a_small_one():
+    _, estimates = learned(("infinite:seconds=0.05", "infinite:seconds=0.1"), 200.0)
+    assert estimates["0"].capacity.value >= 16
+
+
+def test_it_needs_no_more_than_the_better_of_the_rules_that_know_the_pools():
+    times, _ = learned((FOUR, SIXTEEN), 150.0, requests=12_000)
+    scene = ServiceScene((ServicePool(FOUR), ServicePool(SIXTEEN)), 150.0)
+    specs = [PoolSpec("0"), PoolSpec("1")]
+    told = simulate(scene, TrueDelay, specs, 12_000, 1)
+    jsq = simulate(scene, lambda _, rng: registry.create("jsq", rng), specs, 12_000, 1)
+    assert times.mean() < 0.97 * min(told.mean(), jsq.mean())
+
+
+# -- how requests end
+
+
+def run_with_one_bad_pool(bad, requests=3000):
+    """Requests by pool; pool 0 of three is `bad`: (seconds, outcome) of each of its requests, None for never."""
+    _, router = curve_router(3)
+    rng, ends, now, chosen, open_tickets = Random(1), [], 0.0, [0, 0, 0], []
+    for j in range(requests):
+        now += rng.expovariate(100.0)
+        while ends and ends[0][0] <= now:
+            at, _, ticket, outcome = heapq.heappop(ends)
+            router.settle(ticket, at, outcome)
+        ticket = router.route(Job(j), now)
+        i = int(ticket.pool.id)
+        chosen[i] += 1
+        if i or bad is None:
+            if i == 0:
+                open_tickets.append(ticket)
+                continue
+            busy = max(1.0, (ticket.found + 1) / 4)
+            heapq.heappush(ends, (now + rng.expovariate(1 / 0.04) * busy, j, ticket, Outcome.OK))
+        else:
+            heapq.heappush(ends, (now + bad[0], j, ticket, bad[1]))
+    return chosen
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.TIMED_OUT])
+def test_a_pool_that_fails_at_once_attracts_no_traffic(outcome):
+    assert run_with_one_bad_pool((0.001, outcome))[0] < 30
+
+
+def test_a_hung_pool_loses_its_traffic():
+    assert run_with_one_bad_pool(None)[0] < 60
+
+
+def test_a_pool_that_rejects_at_once_attracts_no_traffic():
+    _, router = curve_router(2)
+    chosen, now = [0, 0], 0.0
+    for j in range(500):
+        now += 0.1
+        ticket = router.route(Job(j), now)
+        i = int(ticket.pool.id)
+        chosen[i] += 1
+        router.settle(ticket, now + (0.001 if i == 0 else 0.05), Outcome.OK, teaches=i == 1, accepted=i == 1)
+    assert chosen[0] < 20
+
+
+@pytest.mark.parametrize("how", ["given up", "slow reader", "not found"])
+def test_some_ends_teach_only_the_time_in_flight(how):
+    policy, router = curve_router(1)
+    ticket = router.route(Job(1), 0.0)
+    if how == "slow reader":
+        router.blur(ticket, 1.0)
+    outcome = Outcome.CANCELLED if how == "given up" else Outcome.OK
+    router.settle(ticket, 2.0, outcome, teaches=how != "not found")
+    state = policy._states["0"]
+    assert sum(state.departures_from) == sum(state.found) == 0
+    assert state.seconds_with[1] == pytest.approx(2.0 * policy._weight)
+
+
+def test_a_request_that_another_policy_sent_is_counted():
+    policy = registry.create("curve", Random(1))
+    router = Router(registry.create("jsq", Random(1)))
+    router.apply(Added(PoolSpec("0")), 0.0)
+    early = [router.route(Job(j), 0.0) for j in range(9)]
+    router.switch(policy, 1.0)
+    late = router.route(Job(9), 2.0)
+    for ticket in (*early, late):
+        router.settle(ticket, 3.0, Outcome.OK)
+    state = policy._states["0"]
+    assert state.largest == 10
+    assert sum(state.departures_from) == pytest.approx(10 * policy._weight)
+
+
+# -- many pools, long lives
+
+
+def choices(policy, pools, requests=2500):
+    router = Router(policy)
+    for i in range(pools):
+        router.apply(Added(PoolSpec(str(i))), 0.0)
+    rng, ends, now, chosen = Random(1), [], 0.0, []
+    for j in range(requests):
+        now += rng.expovariate(40.0 * pools)
+        while ends and ends[0][0] <= now:
+            at, _, ticket = heapq.heappop(ends)
+            router.settle(ticket, at, Outcome.OK)
+        ticket = router.route(Job(j), now)
+        chosen.append(ticket.pool.id)
+        i = int(ticket.pool.id)
+        took = rng.expovariate(1 / (0.01 * (1 + i % 5))) * max(1, (ticket.found + 1) / (1 + i % 3))
+        heapq.heappush(ends, (now + took, j, ticket))
+    return chosen
+
+
+def test_many_pools_at_once_are_decided_as_one_by_one(monkeypatch):
+    at_once = choices(registry.create("curve", Random(1)), 30)
+    monkeypatch.setattr(curve, "MANY", 1000)
+    assert choices(registry.create("curve", Random(1)), 30) == at_once
+
+
+def test_weights_that_grow_large_change_nothing(monkeypatch):
+    before = choices(registry.create("curve", Random(1), {"memory": 100}), 3)
+    monkeypatch.setattr(curve, "LARGEST_WEIGHT", 16.0)
+    assert choices(registry.create("curve", Random(1), {"memory": 100}), 3) == before
+
+
+def test_what_is_remembered_is_recalled():
+    first, router = curve_router(2)
+    for j in range(200):
+        for ticket in [router.route(Job(j), j * 1.0) for _ in range(3)]:
+            router.settle(ticket, j + 0.2 + 0.1 * int(ticket.pool.id), Outcome.OK)
+    second = registry.create("curve", Random(1))
+    second.recall(json.loads(json.dumps(first.remember())))
+    other = Router(second)
+    for pool in "01":
+        other.apply(Added(PoolSpec(pool)), 0.0)
+    for pool in "01":
+        assert second.rate(pool) == pytest.approx(first.rate(pool), rel=0.05)
+        assert second.estimates()[pool].capacity.value == first.estimates()[pool].capacity.value
+    assert other.route(Job(1), 0.0).decision.phase is Phase.EXPLOIT
+
+
+def test_a_pool_that_comes_back_is_known():
+    policy, router = curve_router(2)
+    for j in range(50):
+        router.settle(router.route(Job(j), j * 1.0), j + 0.5, Outcome.OK)
+    rate = policy.rate("0")
+    router.apply(Removed("0"), 50.0)
+    router.apply(Added(PoolSpec("0")), 51.0)
+    assert policy.rate("0") == rate
+    policy.forget("0")
+    assert policy.estimates()["0"].observations == 0
+
+
+def test_configured_servers_are_believed_until_counts_say_otherwise():
+    policy = registry.create("curve", Random(1))
+    router = Router(policy)
+    router.apply(Added(PoolSpec("0", servers=8)), 0.0)
+    assert policy.estimates()["0"].capacity.value == 8
+    router.settle(router.route(Job(1), 0.0), 0.1, Outcome.OK)
+    assert policy.estimates()["0"].capacity.value >= 8
+
+
+# -- regret
+
+
+def test_regret_is_the_excess_over_its_own_score_with_the_true_values():
+    policy = registry.create("curve", Random(1))
+    meter = RegretMeter(policy)
+    router = Router(policy, [meter])
+    for pool, rate in (("0", 10.0), ("1", 20.0)):
+        router.apply(Added(PoolSpec(pool, true_rate=rate)), 0.0)
+    assert "curve" in meter.oracle
+    router.route(Job(1), 0.0)  # the first trial goes to the slow pool, which costs twice as much
+    assert meter.total == 1
+    assert sum(meter.excess.values()) == pytest.approx(1.0)
+    router.route(Job(2), 0.0)
+    assert meter.total == 1
