@@ -11,14 +11,15 @@ With ρ = 0 this is Shortest Expected Delay. For c = 1 and for c = ∞ it is the
 
 Trials: an idle pool with fewer than three remembered responses gets the request. An idle pool that has received none of
 the last `memory` requests is forgotten, so it is tried again. All sums fade by half in `memory` requests of the fleet.
+If recent responses of a pool that is known well disagree with its earlier ones (`estimators.surprise`), its sums fade
+to the weight of ten responses at once.
 
 A failed or rejected request counts as a response that took ten usual service times longer. A request that its client
 gave up, or whose client read too slowly, counts with its time in flight only.
 
 Symbols: H -> `memory`, s and c -> `service_seconds` and `capacity` of `ThroughputCurve`, λ -> `arrival_rate`, s0 ->
 `usual_seconds`, n0 -> `TRIALS`, ρmax -> `MOST_LOAD`. Source: the rule is our own; docs/curve.md explains it.
-Limits: a throughput curve that bends softly has more than two numbers; a pool that becomes slower is noticed only as
-fast as `memory` allows.
+Limits: a throughput curve that bends softly has more than two numbers.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from dispatcher.core.delay import Floats
 from dispatcher.core.interfaces import FleetView, PoolView, Remembered
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, Phase
 from dispatcher.errors import ConfigError
+from dispatcher.estimators.surprise import Surprise
 from dispatcher.estimators.throughput_curve import CapacityEstimate, ThroughputCurve
 from dispatcher.policies.base import MANY, REMEMBERED, IndexPolicy
 
@@ -42,6 +44,8 @@ RATE_MEMORY_SHARE = 0.1  # the arrival rates of the pools fade in this share of 
 TRIALS = 3  # responses below which an idle pool is tried
 MOST_LOAD = 0.75
 FAILURE_SERVICE_TIMES = 10  # usual service times that a failed request counts longer
+KNOWN_WELL = 200  # remembered responses; with fewer the estimates follow a change fast enough by themselves
+KEPT = 10  # responses that the sums of a changed pool still weigh as much as
 FIRST_USUAL_SECONDS = 1.0  # before the first response
 LARGEST_WEIGHT = 2.0**100  # sums are scaled down beyond it
 
@@ -76,15 +80,30 @@ class _PoolState(ThroughputCurve):
 
     sent: requests sent to it, weighted and fading. chosen_at: the number of the last one, infinite if there was none
     since the pool joined or was forgotten. updated_at: the time until which its seconds are counted, None before.
+    surprise: the test that its recent responses agree with its earlier ones.
     """
 
-    __slots__ = ("chosen_at", "sent", "updated_at")
+    __slots__ = ("chosen_at", "sent", "surprise", "updated_at")
 
     def __init__(self, usual_seconds: float, servers: int = 1) -> None:
+        self.surprise = Surprise()
         super().__init__(usual_seconds, servers)
         self.sent = 0.0
         self.chosen_at = math.inf
         self.updated_at: float | None = None
+
+    def clear(self, usual_seconds: float) -> None:
+        super().clear(usual_seconds)
+        self.surprise.restart()
+
+    def has_changed(self, weight: float) -> bool:
+        """A request has departed. Returns whether the pool has changed, if it was known well."""
+        return self.surprise.depart(self.service_seconds) and self.departed >= KNOWN_WELL * weight
+
+    def fade(self, weight: float) -> None:
+        """Let all that was observed weigh as little as `KEPT` responses."""
+        self.scale(KEPT * weight / self.departed)
+        self.surprise.restart()
 
 
 class _Table:
@@ -260,7 +279,10 @@ class Curve(IndexPolicy):
             failed = done.accepted is False or done.outcome in (Outcome.FAILED, Outcome.TIMED_OUT)
             if failed or done.teaches:
                 self._complete(state, in_flight, done, failed)
-                self._refit(ticket.pool.id, state)
+                changed = state.has_changed(self._weight)
+                if changed:
+                    state.fade(self._weight)
+                self._refit(ticket.pool.id, state, changed)
         super().learn(done, fleet)
 
     def _spend(self, state: _PoolState, in_flight: int, now: float) -> None:
@@ -268,7 +290,9 @@ class Curve(IndexPolicy):
         if in_flight and state.updated_at is not None and now > state.updated_at:
             seconds = now - state.updated_at
             state.spend(in_flight, seconds, self._weight)
-            self._work += self._weight * seconds * min(in_flight, state.capacity)
+            work = seconds * min(in_flight, state.capacity)
+            state.surprise.spend(work)
+            self._work += self._weight * work
         if state.updated_at is None or now > state.updated_at:
             state.updated_at = now
 
@@ -278,6 +302,7 @@ class Curve(IndexPolicy):
         if failed:
             penalty = FAILURE_SERVICE_TIMES * self.usual_seconds
             state.spend(in_flight, penalty, self._weight)
+            state.surprise.spend(penalty)
             seconds += penalty
         else:
             self._responses += self._weight
