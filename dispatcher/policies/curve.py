@@ -11,6 +11,8 @@ With ρ = 0 this is Shortest Expected Delay. For c = 1 and for c = ∞ it is the
 
 Trials: an idle pool with fewer than three remembered responses gets the request. An idle pool that has received none of
 the last `memory` requests is forgotten, so it is tried again. All sums fade by half in `memory` requests of the fleet.
+If recent responses of a pool that is known well disagree with its earlier ones (`estimators.surprise`), its sums fade
+to the weight of ten responses at once.
 
 Revisits: an idle pool that has received none of the last 1,750 requests (or 35 % of the memory, if that is more) gets
 one. If its response takes less than twice the least service time of the other pools, and less than a quarter of its own
@@ -21,8 +23,7 @@ gave up, or whose client read too slowly, counts with its time in flight only.
 
 Symbols: H -> `_half_life`, s and c -> `service_seconds` and `capacity` of `ThroughputCurve`, λ -> `arrival_rate`, s0 ->
 `usual_seconds`, n0 -> `TRIALS`, ρmax -> `MOST_LOAD`. Source: the rule is our own; docs/curve.md explains it.
-Limits: a throughput curve that bends softly has more than two numbers; a pool that becomes slower is noticed only as
-fast as `memory` allows.
+Limits: a throughput curve that bends softly has more than two numbers.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from dispatcher.core.memory import (
     AUTOMATIC,
     COMPETITIVE,
     FASTER,
+    FOREVER,
     REVISIT,
     LastUse,
     check_memory,
@@ -46,6 +48,7 @@ from dispatcher.core.memory import (
 )
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, Phase
 from dispatcher.errors import ConfigError
+from dispatcher.estimators.surprise import Surprise
 from dispatcher.estimators.throughput_curve import CapacityEstimate, ThroughputCurve
 from dispatcher.policies.base import MANY, REMEMBERED, IndexPolicy
 
@@ -53,6 +56,8 @@ RATE_MEMORY_SHARE = 0.1  # the arrival rates of the pools fade in this share of 
 TRIALS = 3  # responses below which an idle pool is tried
 MOST_LOAD = 0.75
 FAILURE_SERVICE_TIMES = 10  # usual service times that a failed request counts longer
+KNOWN_WELL = 200  # remembered responses; with fewer the estimates follow a change fast enough by themselves
+KEPT = 10  # responses that the sums of a changed pool still weigh as much as
 FIRST_USUAL_SECONDS = 1.0  # before the first response
 LARGEST_WEIGHT = 2.0**100  # sums are scaled down beyond it
 
@@ -85,16 +90,30 @@ def costs(in_flight: Floats, service_seconds: Floats, capacity: Floats, arrival_
 class _PoolState(ThroughputCurve):
     """The curve of one pool, and what routing needs beside it.
 
-    sent: requests sent to it, weighted and fading. updated_at: the time until which its seconds are counted, None
-    before.
+    sent: requests sent to it, weighted and fading. surprise: the test that its recent responses agree with its earlier
+    ones. updated_at: the time until which its seconds are counted, None before.
     """
 
-    __slots__ = ("sent", "updated_at")
+    __slots__ = ("sent", "surprise", "updated_at")
 
     def __init__(self, usual_seconds: float, servers: int = 1) -> None:
+        self.surprise = Surprise()
         super().__init__(usual_seconds, servers)
         self.sent = 0.0
         self.updated_at: float | None = None
+
+    def clear(self, usual_seconds: float) -> None:
+        super().clear(usual_seconds)
+        self.surprise.restart()
+
+    def has_changed(self, weight: float) -> bool:
+        """A request has departed. Returns whether the pool has changed, if it was known well."""
+        return self.surprise.depart(self.service_seconds) and self.departed >= KNOWN_WELL * weight
+
+    def fade(self, weight: float) -> None:
+        """Let all that was observed weigh as little as `KEPT` responses."""
+        self.scale(KEPT * weight / self.departed)
+        self.surprise.restart()
 
 
 class _Table:
@@ -269,7 +288,10 @@ class Curve(IndexPolicy):
                 if ticket.decision.memo == REVISIT and not failed:
                     self._judge_revisit(ticket.pool.id, done.finished_at - ticket.routed_at)
                 self._complete(state, in_flight, done, failed)
-                self._refit(ticket.pool.id, state)
+                changed = self.memory != FOREVER and state.has_changed(self._weight)
+                if changed:
+                    state.fade(self._weight)
+                self._refit(ticket.pool.id, state, changed)
         super().learn(done, fleet)
 
     def _judge_revisit(self, pool: str, seconds: float) -> None:
@@ -287,7 +309,9 @@ class Curve(IndexPolicy):
         if in_flight and state.updated_at is not None and now > state.updated_at:
             seconds = now - state.updated_at
             state.spend(in_flight, seconds, self._weight)
-            self._work += self._weight * seconds * min(in_flight, state.capacity)
+            work = seconds * min(in_flight, state.capacity)
+            state.surprise.spend(work)
+            self._work += self._weight * work
         if state.updated_at is None or now > state.updated_at:
             state.updated_at = now
 
@@ -297,6 +321,7 @@ class Curve(IndexPolicy):
         if failed:
             penalty = FAILURE_SERVICE_TIMES * self.usual_seconds
             state.spend(in_flight, penalty, self._weight)
+            state.surprise.spend(penalty)
             seconds += penalty
         else:
             self._responses += self._weight
