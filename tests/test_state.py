@@ -19,6 +19,7 @@ RATES = {"a": {"weight": 50.0, "total": 5.0, "observations": 60}, "b": {"weight"
 
 CURVE = {
     "capacity": [4.0],
+    "responses": [12],
     "seconds_with": [0.0, 2.0, 1.0],
     "departures_from": [0.0, 9.0, 3.0],
     "found": [9.0, 3.0, 0.0],

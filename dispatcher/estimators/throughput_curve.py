@@ -129,6 +129,7 @@ class ThroughputCurve:
         "largest",
         "response_squares",
         "response_sum",
+        "responses",
         "seconds_with",
         "servers",
         "service_seconds",
@@ -150,6 +151,7 @@ class ThroughputCurve:
         self.response_sum = [0.0, 0.0]
         self.response_squares = [0.0, 0.0]
         self.departed = 0.0  # the sum of departures_from
+        self.responses = 0  # counted alike, however old they are
         self.largest = 0
         self.unfitted = 0
         self.fitted: Profile | None = None
@@ -193,6 +195,7 @@ class ThroughputCurve:
         self.found[found] += weight
         self.response_sum[found] += weight * response_seconds
         self.response_squares[found] += weight * response_seconds * response_seconds
+        self.responses += 1
         self.unfitted += 1
 
     def scale(self, factor: float) -> None:
@@ -211,13 +214,13 @@ class ThroughputCurve:
         return sum(seconds * min(n, self.capacity) for n, seconds in enumerate(self.seconds_with))
 
     def dump(self, weight: float) -> dict[str, list[float]]:
-        """The sums in units of an event of now, for `load`; and the capacity, as a list of one."""
+        """The sums in units of an event of now, for `load`; capacity and number of responses as lists of one."""
         sums = {name: [value / weight for value in getattr(self, name)] for name in SUMS}
-        return {"capacity": [self.capacity], **sums}
+        return {"capacity": [self.capacity], "responses": [self.responses], **sums}
 
     def load(self, dumped: Mapping[str, Sequence[float]], weight: float) -> None:
         """Take over what `dump` gave. Raises ValueError if it cannot be such sums; nothing is changed then."""
-        missing = [name for name in ("capacity", *SUMS) if not dumped.get(name)]
+        missing = [name for name in ("capacity", "responses", *SUMS) if not dumped.get(name)]
         if missing:
             raise ValueError(f"{missing[0]} is missing")
         lists = [[weight * value for value in dumped[name]] for name in SUMS]
@@ -228,6 +231,7 @@ class ThroughputCurve:
         self.departed = sum(self.departures_from)
         self.largest = len(self.found) - 1
         self.capacity = dumped["capacity"][0]
+        self.responses = int(dumped["responses"][0])
 
     def is_fit_due(self, weight: float) -> bool:
         """Whether enough has been added since the last fit."""
@@ -279,7 +283,7 @@ class ThroughputCurve:
         """The fitted values with 95 % intervals; (0, inf) while less than one response is remembered."""
         n, s, c, profile = self.departed / weight, self.service_seconds, self.capacity, self.fitted
         if n < 1 or profile is None:
-            return CapacityEstimate(n, *(Interval(value, 0.0, math.inf) for value in (s, c, c / s)))
+            return CapacityEstimate(self.responses, *(Interval(value, 0.0, math.inf) for value in (s, c, c / s)))
         columns = (profile.capacity, profile.service_seconds, profile.log_likelihood, profile.residual)
         every = list(zip(*(column.tolist() for column in columns), strict=True))
         enough = max(likelihood for _, _, likelihood, _ in every) - HALF_CHI_SQUARE_95
@@ -290,7 +294,7 @@ class ThroughputCurve:
         throughputs = [capacity / seconds for capacity, seconds, _, _ in likely]
         slowest = max(row[1] for row in likely) / down if down > 0 else math.inf
         return CapacityEstimate(
-            n,
+            self.responses,
             Interval(s, min(row[1] for row in likely) / up, slowest),
             Interval(c, min(row[0] for row in likely), max(row[0] for row in likely)),
             Interval(c / s, min(throughputs) * down, max(throughputs) * up),

@@ -59,6 +59,7 @@ FAILURE_SERVICE_TIMES = 10  # usual service times that a failed request counts l
 KNOWN_WELL = 200  # remembered responses; with fewer the estimates follow a change fast enough by themselves
 KEPT = 10  # responses that the sums of a changed pool still weigh as much as
 FIRST_USUAL_SECONDS = 1.0  # before the first response
+LEAST_USUAL_SECONDS = 1e-9
 LARGEST_WEIGHT = 2.0**100  # sums are scaled down beyond it
 
 
@@ -172,7 +173,9 @@ class Curve(IndexPolicy):
     @property
     def usual_seconds(self) -> float:
         """The seconds of work that a response takes over the whole fleet."""
-        return self._work / self._responses if self._responses else FIRST_USUAL_SECONDS
+        if not self._responses:
+            return FIRST_USUAL_SECONDS
+        return max(LEAST_USUAL_SECONDS, self._work / self._responses)
 
     def rate(self, pool: str) -> float:
         """1/s, requests per second while the pool keeps up and one is in flight."""

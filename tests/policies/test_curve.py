@@ -279,6 +279,14 @@ def test_a_pool_that_comes_back_is_known():
     assert policy.estimates()["0"].observations == 0
 
 
+def test_requests_that_take_no_time_at_all_do_no_harm():
+    policy, router = curve_router(2)
+    for j in range(20):
+        router.settle(router.route(Job(j), 1.0), 1.0, Outcome.OK)
+    assert policy.estimates()["0"].observations + policy.estimates()["1"].observations == 20
+    assert policy.rate("0") > 0
+
+
 def test_configured_servers_are_believed_until_counts_say_otherwise():
     policy = registry.create("curve", Random(1))
     router = Router(policy)
