@@ -19,7 +19,8 @@ one. If its response takes less than twice the least service time of the other p
 (less for service times that vary much), the pool has become fast. Its sums are cleared, so that it is learned anew.
 
 A failed or rejected request counts as a response that took ten usual service times longer. A request that its client
-gave up, or whose client read too slowly, counts with its time in flight only.
+gave up, or whose client read too slowly, counts with its time in flight only. So does a client error (4xx), unless the
+pool has fewer than three remembered responses; then it counts as failed.
 
 Symbols: H -> `_half_life`, s and c -> `service_seconds` and `capacity` of `ThroughputCurve`, λ -> `arrival_rate`, s0 ->
 `usual_seconds`, n0 -> `TRIALS`, ρmax -> `MOST_LOAD`. Source: the rule is our own; docs/curve.md explains it.
@@ -286,7 +287,7 @@ class Curve(IndexPolicy):
         if state is not None:
             in_flight = ticket.pool.in_flight + 1
             self._spend(state, in_flight, done.finished_at)
-            failed = done.accepted is False or done.outcome in (Outcome.FAILED, Outcome.TIMED_OUT)
+            failed = self._has_failed(state, done)
             if failed or done.teaches:
                 if ticket.decision.memo == REVISIT and not failed:
                     self._judge_revisit(ticket.pool.id, done.finished_at - ticket.routed_at)
@@ -296,6 +297,14 @@ class Curve(IndexPolicy):
                     state.fade(self._weight)
                 self._refit(ticket.pool.id, state, changed)
         super().learn(done, fleet)
+
+    def _has_failed(self, state: _PoolState, done: Completion) -> bool:
+        """Whether the pool has failed or rejected the request. A client error (4xx) of a pool that is not known yet
+        counts as well: without any observation the pool would be tried again and again."""
+        if done.accepted is False or done.outcome in (Outcome.FAILED, Outcome.TIMED_OUT):
+            return True
+        unusable = done.outcome is Outcome.OK and not done.teaches and not done.ticket.blurred
+        return unusable and state.departed < TRIALS * self._weight
 
     def _judge_revisit(self, pool: str, seconds: float) -> None:
         """Learn a pool anew if a trial after a long time shows that it has become one of the fastest."""

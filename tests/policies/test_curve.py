@@ -194,14 +194,29 @@ def test_a_pool_that_rejects_at_once_attracts_no_traffic():
 @pytest.mark.parametrize("how", ["given up", "slow reader", "not found"])
 def test_some_ends_teach_only_the_time_in_flight(how):
     policy, router = curve_router(1)
-    ticket = router.route(Job(1), 0.0)
-    if how == "slow reader":
-        router.blur(ticket, 1.0)
-    outcome = Outcome.CANCELLED if how == "given up" else Outcome.OK
-    router.settle(ticket, 2.0, outcome, teaches=how != "not found")
+    for j in range(5):
+        router.settle(router.route(Job(j), float(j)), j + 0.5, Outcome.OK)
     state = policy._states["0"]
-    assert sum(state.departures_from) == sum(state.found) == 0
-    assert state.seconds_with[1] == pytest.approx(2.0 * policy._weight)
+    departures, seconds = sum(state.departures_from), state.seconds_with[1]
+    ticket = router.route(Job(9), 10.0)
+    if how == "slow reader":
+        router.blur(ticket, 11.0)
+    outcome = Outcome.CANCELLED if how == "given up" else Outcome.OK
+    router.settle(ticket, 12.0, outcome, teaches=how != "not found")
+    assert sum(state.departures_from) == departures
+    assert state.seconds_with[1] == pytest.approx(seconds + 2.0 * policy._weight)
+
+
+def test_a_pool_that_answers_nothing_but_client_errors_attracts_no_traffic():
+    _, router = curve_router(2)
+    chosen, now = [0, 0], 0.0
+    for j in range(500):
+        now += 0.1
+        ticket = router.route(Job(j), now)
+        i = int(ticket.pool.id)
+        chosen[i] += 1
+        router.settle(ticket, now + (0.001 if i == 0 else 0.05), Outcome.OK, teaches=i == 1)
+    assert chosen[0] < 20
 
 
 def test_a_request_that_another_policy_sent_is_counted():
