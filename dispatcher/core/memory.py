@@ -16,7 +16,7 @@ LEAST_MEMORY, MEMORY_PER_POOL = 5000, 500  # requests
 LEAST_UNUSED, UNUSED_SHARE = 1750, 0.35  # requests, and the share of the memory, after which a pool is tried again
 REVISIT = "revisit"  # the memo of a decision that tries an unused pool again
 COMPETITIVE = 2.0  # a pool is fast if a revisit takes less than so many times the least service time of the others
-FASTER = 4.0  # a pool has become faster if services take less than 1/FASTER of what they are remembered to take
+SURPRISING = 2.0  # … and less than 1/SURPRISING of the service time that is remembered of the pool itself
 
 
 def check_memory(memory: int) -> int:

@@ -15,7 +15,7 @@ If recent responses of a pool that is known well disagree with its earlier ones 
 to the weight of ten responses at once.
 
 Revisits: an idle pool that has received none of the last 1,750 requests (or 35 % of the memory, if that is more) gets
-one. If its response takes less than twice the least service time of the other pools, and less than a quarter of its own
+one. If its response takes less than twice the least service time of the other pools, and less than half of its own
 (less for service times that vary much), the pool has become fast. Its sums are cleared, so that it is learned anew.
 
 A failed or rejected request counts as a response that took ten usual service times longer. A request that its client
@@ -39,9 +39,9 @@ from dispatcher.core.interfaces import FleetView, PoolView, Remembered
 from dispatcher.core.memory import (
     AUTOMATIC,
     COMPETITIVE,
-    FASTER,
     FOREVER,
     REVISIT,
+    SURPRISING,
     LastUse,
     check_memory,
     half_life,
@@ -313,7 +313,7 @@ class Curve(IndexPolicy):
         if state is None or not others or seconds > COMPETITIVE * min(others):
             return
         usual_spread = (1 + state.variation(self._weight)) / 2  # 1 for exponential service times
-        if seconds * FASTER * usual_spread < state.service_seconds:
+        if seconds * SURPRISING * usual_spread < state.service_seconds:
             self.forget(pool)
 
     def _spend(self, state: _PoolState, in_flight: int, now: float) -> None:

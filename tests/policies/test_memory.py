@@ -39,17 +39,21 @@ def shares(policy, speed, rate, requests, seed=1):
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("policy", LEARNERS)
-@pytest.mark.parametrize("slow", [0.01, 0.1])
-def test_a_pool_that_has_become_the_fastest_gets_its_share_within_2000_requests(policy, slow, seed):
-    """Pool b is slow at first, as after a cold start, and then twice as fast as a. The load is low."""
+@pytest.mark.parametrize(("slow", "within"), [(0.01, 2000), (0.1, 4000)])
+def test_a_pool_that_has_become_the_fastest_gets_its_share(policy, slow, within, seed):
+    """Pool b is slow at first, as after a cold start, and then twice as fast as a. The load is low.
+
+    A pool that looks a hundred times slower is not used, and a single trial shows that it has changed. One that looks
+    ten times slower is still used at times, and its estimate follows what is observed.
+    """
     change = 40
 
     def speed(pool, j):
         return 40.0 if pool == "a" else 80.0 * (slow if j < change else 1.0)
 
-    chosen = shares(policy, speed, rate=2.0, requests=change + 3000, seed=seed)
-    later = chosen[change + 2000 :]
-    fair = 0.9 if policy not in ("partial_sed",) else 0.8  # at this load nearly every request finds b idle
+    chosen = shares(policy, speed, rate=2.0, requests=change + within + 500, seed=seed)
+    later = chosen[change + within :]
+    fair = 0.8 if policy == "partial_sed" else 0.9  # at this load nearly every request finds b idle
     assert later.count("b") / len(later) >= fair
 
 
