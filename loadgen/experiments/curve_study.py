@@ -129,6 +129,8 @@ class Rule:
 RULES = {
     "jsq": Rule(_registered("jsq")),
     "weighted least conn": Rule(_registered("nginx_least_conn"), _told_weights),
+    "leasttime": Rule(_registered("traefik_leasttime")),
+    "prequal": Rule(_registered("prequal")),
     "lased": Rule(_registered("lased"), infer=True),
     "lased told c": Rule(_registered("lased"), _told_servers, infer=True),
     "SED told": Rule(TrueDelay),
@@ -255,7 +257,8 @@ class CurveStudy:
     def verdicts(self, results: Results, size: str) -> list[Verdict]:
         found = Summary(results)
         steady, full = found.group("steady"), size == "full"
-        jsq, lased, sed = (found.against("steady", "curve", rule) for rule in ("jsq", "lased", "SED told"))
+        rules = ("jsq", "lased", "SED told", "leasttime", "prequal")
+        jsq, lased, sed, leasttime, prequal = (found.against("steady", "curve", rule) for rule in rules)
         one_class = [name for name in steady if not scenarios()[name].law.startswith("classes")]
         worst = max(one_class, key=lambda name: found.ratio(name, "curve"))
         mixed = max((found.ratio(name, "curve") for name in steady if name not in one_class), default=math.nan)
@@ -269,6 +272,11 @@ class CurveStudy:
             verdict("steady: the mean is at least 15 % below jsq's", jsq <= 0.85, f"{jsq - 1:+.1%}"),
             verdict("steady: it is at least 10 % below lased's", lased <= 0.90, f"{lased - 1:+.1%}"),
             verdict("steady: it is below SED's with full knowledge", sed < 1, f"{sed - 1:+.1%}"),
+            verdict(
+                "steady: it is below those of Traefik's leasttime and of Prequal",
+                max(leasttime, prequal) < 1,
+                f"{leasttime - 1:+.1%} and {prequal - 1:+.1%}",
+            ),
             verdict(
                 "steady, requests of one class: it is nowhere more than 5 % above the lesser of jsq's and SED's with"
                 " full knowledge",
@@ -310,7 +318,7 @@ class CurveStudy:
         found = Summary(results)
         names = found.scenarios
         figure, axes = canvas(9, 1.5 + 0.17 * len(names))
-        shown: Sequence[str] = ("jsq", "lased", "SED told", "curve")
+        shown: Sequence[str] = ("jsq", "leasttime", "lased", "SED told", "curve")
         for rule, colour in zip(shown, COLOURS, strict=False):
             ratios = [found.ratio(name, rule) for name in names]
             axes.plot(ratios, range(len(names)), "o", color=colour, label=rule, markersize=6 if rule == "curve" else 4)
