@@ -4,6 +4,7 @@ A test holds them in step. python docs/reference.py
 """
 
 import asyncio
+import inspect
 import json
 import os
 import re
@@ -14,9 +15,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, SecretStr
 
+from dispatcher import registry
 from dispatcher.config import Config, PoolConfig
 from dispatcher.core.types import Job, Outcome
 from dispatcher.net import settings
+from dispatcher.policies.base import BasePolicy
 from dispatcher.service import Service
 from loadgen.summary import Summary
 
@@ -91,7 +94,7 @@ async def families():
     """Of services with everything on: (name, type, labels, help)."""
     pools = [{"name": name, "url": "http://127.0.0.1:9", "true_rate": 1.0} for name in ("a", "b")]
     found = set()
-    for policy in ("lased", "exp3_ix"):  # one that learns rates, one that draws
+    for policy in ("curve", "lased", "exp3_ix"):  # one that learns capacities, one that learns rates, one that draws
         service = Service(Config.model_validate({"pools": pools, "shadow": ["jsq"], "policy": {"name": policy}}))
         service.router.settle(service.router.route(Job(1), 0.0), 0.0, Outcome.CANCELLED)
         service.admin._collector.refresh()
@@ -113,6 +116,28 @@ def metrics():
     return [*lines, ""]
 
 
+def policies():
+    """Every registered policy with its docstrings; a policy inherits the options of its base class."""
+    lines = ["## Policies", "", "Options go into `[policy]`, as `options = { memory = 2000 }`.", ""]
+    for name in registry.registered():
+        factory = registry.factory(name)
+        options = registry.options_of(factory)
+        lines += [f"### `{name}`", "", described(inspect.getdoc(factory)), ""]
+        inherited = [c for c in inspect.getmro(factory)[1:] if issubclass(c, BasePolicy) and c is not BasePolicy]
+        texts = [described(inspect.getdoc(c)) for c in inherited if set(own_options(c)) & set(options)]
+        lines += [line for text in texts for line in (text, "")]
+        if options:
+            lines += ["| option | default |", "|---|---|"]
+            lines += [f"| `{key}` | `{shown(option.default)}` |" for key, option in options.items()]
+            lines.append("")
+    return lines
+
+
+def own_options(factory):
+    """The options that the class itself declares."""
+    return registry.options_of(factory) if "__init__" in vars(factory) else {}
+
+
 def helped(command):
     plain = {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=plain)
@@ -132,7 +157,7 @@ def commands():
 
 def reference():
     head = ["# Reference", "", "Written by `python docs/reference.py` from the code.", ""]
-    return "\n".join([*head, *configuration(), *metrics(), *commands()]).rstrip() + "\n"
+    return "\n".join([*head, *configuration(), *policies(), *metrics(), *commands()]).rstrip() + "\n"
 
 
 def schema():
