@@ -57,6 +57,12 @@ EPISODES_EVERY = 1.0  # seconds between two looks at the length of the open epis
 REMEMBERED = 1024  # pools whose estimates are kept while no policy learns
 
 
+def _report_failure(job: asyncio.Task[None]) -> None:
+    """A background job should end by being cancelled only."""
+    if not job.cancelled() and (error := job.exception()) is not None:
+        log.error("background_job_failed", job=repr(job.get_coro()), exc_info=error)
+
+
 class Service:
     """Everything that `serve` runs, made from a configuration inside a running loop. Raises ConfigError, StartError.
 
@@ -308,6 +314,8 @@ class Service:
         except ConfigError as error:
             log.warning("state_ignored", reason=f"state_file {self.config.state_file}: {error}")
             return
+        if not self.config.state_file:
+            return
         if known:
             log.info("state_restored", pools=sorted(known))
         elif others:
@@ -322,7 +330,9 @@ class Service:
         policy = self.router.policy
         if isinstance(policy, Remembering):
             known = self._known.setdefault(policy.state_kind, {})
-            known |= policy.remember()
+            for name, learned in policy.remember().items():
+                known.pop(name, None)  # the latest stand at the end
+                known[name] = learned
             for name in list(known)[:-REMEMBERED]:
                 del known[name]
 
@@ -367,6 +377,8 @@ class Service:
             ]
             self.prober.follow()
             jobs.append(asyncio.create_task(self.manager.watch()))
+            for job in jobs:
+                job.add_done_callback(_report_failure)
             self.manager.ready()
             self._warn_about_first_episode()
             yield service, admin

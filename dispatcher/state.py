@@ -12,7 +12,6 @@ A file that is damaged, of another version, or with numbers that are impossible 
 from __future__ import annotations
 
 import json
-import math
 import os
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from dispatcher.errors import ConfigError
 VERSION = 1
 RATES, CURVES = "rates", "curves"  # the kinds, `Remembering.state_kind`
 SECTIONS = {RATES: "pools", CURVES: "curves"}
+LARGEST = 1e15  # of any number that is learned
 RATE_KEYS = ("weight", "total", "observations")
 
 Knowledge = dict[str, Remembered]  # by kind
@@ -74,4 +74,4 @@ def _are_sums(pool: dict[str, Any]) -> bool:
 
 
 def _is_amount(number: object) -> bool:
-    return isinstance(number, int | float) and number is not True and math.isfinite(number) and number >= 0
+    return isinstance(number, int | float) and number is not True and 0 <= number < LARGEST

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from dispatcher.core.episodes import Episode
 from dispatcher.core.types import Change, Completion, Decision, Interval, Job
@@ -91,6 +91,11 @@ class CurveEstimate(Estimate, Protocol):
         ...
 
 
+def is_curve(estimate: Estimate | None) -> TypeGuard[CurveEstimate]:
+    """Whether an estimate is a `CurveEstimate`; many times faster than `isinstance` with a protocol."""
+    return hasattr(estimate, "throughput")
+
+
 @runtime_checkable
 class Learner(Policy, Protocol):
     """A policy that tells what it believes; all built-in ones do. Recorders look, routing does not need it."""
@@ -128,7 +133,7 @@ class Remembering(Protocol):
     def recall(self, known: Remembered) -> None:
         """Begin with this knowledge, for pools that join from now on. Called before any has.
 
-        Raises ConfigError if it cannot be such knowledge; nothing is taken over then.
+        Raises ConfigError if some of it cannot be such knowledge, after the rest was taken over.
         """
         ...
 

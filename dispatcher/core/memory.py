@@ -14,6 +14,7 @@ from dispatcher.errors import ConfigError
 AUTOMATIC, FOREVER = 0, -1  # values of the option
 LEAST_MEMORY, MEMORY_PER_POOL = 5000, 500  # requests
 LEAST_UNUSED, UNUSED_SHARE = 1750, 0.35  # requests, and the share of the memory, after which a pool is tried again
+STALE = 1000  # requests without use after which what is remembered of a pool may be out of date
 REVISIT = "revisit"  # the memo of a decision that tries an unused pool again
 COMPETITIVE = 2.0  # a pool is fast if a revisit takes less than so many times the least service time of the others
 SURPRISING = 2.0  # … and less than 1/SURPRISING of the service time that is remembered of the pool itself
@@ -62,6 +63,10 @@ class LastUse:
     def forget(self, pool: str) -> None:
         """The pool counts as never used."""
         self._requests.pop(pool, None)
+
+    def unused_for(self, pool: str, now: int) -> int:
+        """The number of requests since the last use of a pool; 0 if it was never used."""
+        return now - self._requests.get(pool, now)
 
     def unused(self, requests: float, now: int) -> Iterator[str]:
         """The pools that were used once, and not in the last `requests` before request `now`."""

@@ -18,7 +18,9 @@ ROOM = 3  # counts beyond those of now
 
 @runtime_checkable
 class PoolScoring(Protocol):
-    """An index policy: the pool of the least score wins."""
+    """An index policy. plane: the pool of the least score wins, and nothing else decides."""
+
+    plane: bool
 
     def score(self, pool: PoolView, now: float) -> float: ...
 
@@ -38,7 +40,7 @@ def decision_plane(policy: Policy, pools: Sequence[PoolView], meter: RegretMeter
     Returns pools (two names), scores (two lists of one length) and oracle (as scores; None unless the true rates are
     known). None if there are fewer than two pools or the policy has no scores.
     """
-    if len(pools) < 2 or not isinstance(policy, PoolScoring):
+    if len(pools) < 2 or not isinstance(policy, PoolScoring) or not policy.plane:
         return None
     pair = pools[:2]
     side = max(LEAST_SIDE, min(MOST_SIDE, max(pool.in_flight for pool in pair) + ROOM))
@@ -47,8 +49,12 @@ def decision_plane(policy: Policy, pools: Sequence[PoolView], meter: RegretMeter
         return [[score(_At(pool.id, pool.servers, count)) for count in range(side)] for pool in pair]
 
     rates = meter.true_rates
+    try:
+        scores = columns(lambda pool: float(policy.score(pool, now)))
+    except NotImplementedError:  # the policy scores all pools together
+        return None
     return {
         "pools": [pool.id for pool in pair],
-        "scores": columns(lambda pool: float(policy.score(pool, now))),
+        "scores": scores,
         "oracle": columns(lambda pool: meter.true_costs([pool], rates)[0]) if rates is not None else None,
     }

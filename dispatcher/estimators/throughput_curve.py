@@ -37,6 +37,7 @@ LIKELIHOOD_BAND = 1.0  # log likelihood that the largest c may lack to the likel
 COUNTS_AHEAD = 2  # beyond the largest count seen the pool is assumed to keep up for so many requests more
 REFIT_SHARE = 1 / 32  # a new fit is due after this share of the observations
 LEAST_VARIANCE = 1e-6  # of the second moment; it keeps the likelihood of constant response times finite
+FEW = 64  # requests in flight up to which each new largest count brings a fit
 MOST_COUNTS = 4096  # larger counts share the last place, which bounds memory and time
 SUMS = ("seconds_with", "departures_from", "found", "response_sum", "response_squares")
 HALF_CHI_SQUARE_95 = 1.92  # 95 % point of χ² with one degree of freedom, halved
@@ -105,6 +106,11 @@ class CapacityEstimate:
         return 1 / high, 1 / low if low > 0 else math.inf
 
 
+def _rows(largest: int) -> int:
+    """The number of capacities that a largest count allows."""
+    return bisect_left(CAPACITIES, largest + COUNTS_AHEAD)
+
+
 class ThroughputCurve:
     """The sums and the fitted curve of one pool. Sums may be weighted; `weight` is the weight of an event of now.
 
@@ -138,6 +144,7 @@ class ThroughputCurve:
 
     def __init__(self, usual_seconds: float, servers: int = 1) -> None:
         self.servers = servers
+        self.responses = 0  # counted alike, however old they are, and kept when the sums are cleared
         self.clear(usual_seconds)
 
     def __repr__(self) -> str:
@@ -151,7 +158,6 @@ class ThroughputCurve:
         self.response_sum = [0.0, 0.0]
         self.response_squares = [0.0, 0.0]
         self.departed = 0.0  # the sum of departures_from
-        self.responses = 0  # counted alike, however old they are
         self.largest = 0
         self.unfitted = 0
         self.fitted: Profile | None = None
@@ -163,12 +169,16 @@ class ThroughputCurve:
         return self.departed / weight
 
     def join(self, in_flight: int) -> bool:
-        """A request has joined, and makes `in_flight`. Returns whether there were never so many before."""
+        """A request has joined, and makes `in_flight`. Returns whether there were never so many before.
+
+        Beyond `FEW` only the counts that allow a larger capacity are reported, since each of them costs a fit.
+        """
         self.unfitted += 1
         if in_flight <= self.largest:
             return False
+        before = self.largest
         self._reach(in_flight)
-        return True
+        return in_flight <= FEW or _rows(in_flight) > _rows(before)
 
     def _reach(self, in_flight: int) -> None:
         """Make room for the sums of this count."""
@@ -230,7 +240,7 @@ class ThroughputCurve:
             setattr(self, name, values)
         self.departed = sum(self.departures_from)
         self.largest = len(self.found) - 1
-        self.capacity = dumped["capacity"][0]
+        self.capacity = max(1.0, dumped["capacity"][0])
         self.responses = int(dumped["responses"][0])
 
     def is_fit_due(self, weight: float) -> bool:
@@ -282,20 +292,23 @@ class ThroughputCurve:
     def estimate(self, weight: float) -> CapacityEstimate:
         """The fitted values with 95 % intervals; (0, inf) while less than one response is remembered."""
         n, s, c, profile = self.departed / weight, self.service_seconds, self.capacity, self.fitted
+        unknown = CapacityEstimate(self.responses, *(Interval(value, 0.0, math.inf) for value in (s, c, c / s)))
         if n < 1 or profile is None:
-            return CapacityEstimate(self.responses, *(Interval(value, 0.0, math.inf) for value in (s, c, c / s)))
+            return unknown
         columns = (profile.capacity, profile.service_seconds, profile.log_likelihood, profile.residual)
         every = list(zip(*(column.tolist() for column in columns), strict=True))
         enough = max(likelihood for _, _, likelihood, _ in every) - HALF_CHI_SQUARE_95
         likely = [row for row in every if row[2] >= enough] + [(c, s, enough, 0.0)]
         variation = max(residual / seconds**2 for _, seconds, _, residual in likely) / (n + PRIOR_WEIGHT)
         equals = n / max(1.0, variation)  # exponential responses that would determine s as precisely
+        if equals < 1:
+            return unknown
         down, up = gamma_quantile(equals, -Z95) / equals, gamma_quantile(equals, Z95) / equals
         throughputs = [capacity / seconds for capacity, seconds, _, _ in likely]
         slowest = max(row[1] for row in likely) / down if down > 0 else math.inf
         return CapacityEstimate(
             self.responses,
-            Interval(s, min(row[1] for row in likely) / up, slowest),
+            Interval(s, min(s, min(row[1] for row in likely) / up), max(s, slowest)),
             Interval(c, min(row[0] for row in likely), max(row[0] for row in likely)),
-            Interval(c / s, min(throughputs) * down, max(throughputs) * up),
+            Interval(c / s, min(c / s, min(throughputs) * down), max(c / s, max(throughputs) * up)),
         )

@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from dispatcher.core.interfaces import CurveEstimate, Drawing, Estimate, Learner
+from dispatcher.core.interfaces import Drawing, Estimate, Learner, is_curve
 from dispatcher.core.plane import decision_plane
 from dispatcher.core.regret import RegretMeter
 from dispatcher.net.addresses import Address, bound, listen_on
@@ -37,7 +37,7 @@ def bounds(low: float, high: float) -> list[float | None]:
 
 def curve_of(estimate: Estimate | None) -> dict[str, Any] | None:
     """The service time, capacity and throughput of a pool with 95 % intervals, where the policy learns them."""
-    if not isinstance(estimate, CurveEstimate):
+    if not is_curve(estimate):
         return None
     every = ("service_seconds", "capacity", "throughput")
     return {

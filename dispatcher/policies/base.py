@@ -105,8 +105,12 @@ class BasePolicy:
 class IndexPolicy(BasePolicy):
     """The pool of the least score wins.
 
+    plane: nothing but `score` decides, so that the scores of two pools show what the policy does.
+
     ties: what to do among equals: `first` (the lowest-numbered pool, as the papers), `random`, `slowest`, `fastest`.
     """
+
+    plane = True
 
     def __init__(self, *, rng: Random, ties: str = "first") -> None:
         super().__init__(rng=rng)
@@ -268,13 +272,13 @@ class LearningPolicy(SedPolicy):
             self._last_use.use(pool, self._requests)
         else:
             self._left[change.pool] = self.means.pop(change.pool)
+            self._last_use.forget(change.pool)
             while len(self._left) > REMEMBERED:
                 oldest = next(iter(self._left))
                 del self._left[oldest]
                 self._own.pop(oldest, None)
                 self._faded_at.pop(oldest, None)
                 self._short.pop(oldest, None)
-                self._last_use.forget(oldest)
         super().adapt(change, fleet)
         self._set_memory()
 
@@ -288,7 +292,7 @@ class LearningPolicy(SedPolicy):
 
     def recall(self, known: Remembered) -> None:
         """Treat these pools as if they had been here before."""
-        for pool, seen in list(known.items())[:REMEMBERED]:
+        for pool, seen in list(known.items())[-REMEMBERED:]:
             mean = self._make(1.0, 0.0)
             mean.restore(**seen)
             self._left[pool] = mean
@@ -354,9 +358,12 @@ class LearningPolicy(SedPolicy):
     def learn(self, done: Completion, fleet: FleetView) -> None:
         if done.service_time is not None:
             decision = done.ticket.decision
-            if decision.memo == REVISIT and self._is_fast(decision.pool, done.service_time):
+            is_new = decision.memo == REVISIT and self._is_fast(decision.pool, done.service_time)
+            if is_new:
                 self.forget(decision.pool)
             self.observe(decision.pool, done.service_time, done.finished_at)
+            if is_new:
+                self.use_now(decision.pool)
         super().learn(done, fleet)
 
     def _is_fast(self, pool: str, service_time: float) -> bool:
@@ -366,6 +373,9 @@ class LearningPolicy(SedPolicy):
         if mean is None or not others:
             return False
         return service_time * max(others) < COMPETITIVE and service_time * mean.rate * SURPRISING < 1
+
+    def use_now(self, pool: str) -> None:
+        """Decide by the latest estimate of a pool at once, in a policy that else waits."""
 
     def rate(self, pool: str) -> float:
         return self.means[pool].rate

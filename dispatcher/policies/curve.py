@@ -29,6 +29,7 @@ Limits: a throughput curve that bends softly has more than two numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from random import Random
 
@@ -41,13 +42,14 @@ from dispatcher.core.memory import (
     COMPETITIVE,
     FOREVER,
     REVISIT,
+    STALE,
     SURPRISING,
     LastUse,
     check_memory,
     half_life,
     unused_after,
 )
-from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, Phase
+from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, Phase, Ticket
 from dispatcher.errors import ConfigError
 from dispatcher.estimators.surprise import Surprise
 from dispatcher.estimators.throughput_curve import CapacityEstimate, ThroughputCurve
@@ -61,6 +63,7 @@ KNOWN_WELL = 200  # remembered responses; with fewer the estimates follow a chan
 KEPT = 10  # responses that the sums of a changed pool still weigh as much as
 FIRST_USUAL_SECONDS = 1.0  # before the first response
 LEAST_USUAL_SECONDS = 1e-9
+MOST_UNANSWERED = 100  # usual service times of work without a response that count; an outage must not distort the mean
 LARGEST_WEIGHT = 2.0**100  # sums are scaled down beyond it
 
 
@@ -93,20 +96,22 @@ class _PoolState(ThroughputCurve):
     """The curve of one pool, and what routing needs beside it.
 
     sent: requests sent to it, weighted and fading. surprise: the test that its recent responses agree with its earlier
-    ones. updated_at: the time until which its seconds are counted, None before.
+    ones. updated_at: the time until which its seconds are counted, None before. counted_from: the time from which on
+    they are counted, None before; a request that joined earlier says nothing about the sums.
     """
 
-    __slots__ = ("sent", "surprise", "updated_at")
+    __slots__ = ("counted_from", "sent", "surprise", "updated_at")
 
     def __init__(self, usual_seconds: float, servers: int = 1) -> None:
         self.surprise = Surprise()
         super().__init__(usual_seconds, servers)
         self.sent = 0.0
-        self.updated_at: float | None = None
 
     def clear(self, usual_seconds: float) -> None:
         super().clear(usual_seconds)
         self.surprise.restart()
+        self.updated_at: float | None = None
+        self.counted_from: float | None = None
 
     def has_changed(self, weight: float) -> bool:
         """A request has departed. Returns whether the pool has changed, if it was known well."""
@@ -167,6 +172,9 @@ class Curve(IndexPolicy):
         self._weight = self._rate_weight = 1.0
         self._seconds = 0.0  # since the first request, weighted by _rate_weight
         self._work = self._responses = 0.0  # of the whole fleet, weighted by _weight
+        self._unanswered = 0.0  # seconds of work since the last response that count, and how many may
+        self._most_unanswered = math.inf
+        self._withheld = 0.0  # those beyond
         self._set_memory()
 
     # -- what it knows
@@ -207,7 +215,7 @@ class Curve(IndexPolicy):
         self.episode.arrived(now)
         self._fade(now)
         for pool in self._last_use.idle_and_unused(self._half_life, self._requests, fleet):
-            self.forget(pool.id)
+            self._relearn(pool.id)
         pools = fleet.pools
         if len(pools) < MANY:
             trial = self._trial(pools)
@@ -216,7 +224,8 @@ class Curve(IndexPolicy):
             trial = self._trial_of_many(pools)
         if trial is not None:
             self.episode.explored = True
-            return Decision(trial.id, phase=Phase.EXPLORE)
+            was_long_ago = self._last_use.unused_for(trial.id, self._requests) > STALE
+            return Decision(trial.id, phase=Phase.EXPLORE, memo=REVISIT if was_long_ago else None)
         unused = self._last_use.idle_and_unused(self._unused_after, self._requests, fleet)
         if unused:
             self.episode.explored = True
@@ -286,11 +295,12 @@ class Curve(IndexPolicy):
         state = self._states.get(ticket.pool.id) or self._left.get(ticket.pool.id)
         if state is not None:
             in_flight = ticket.pool.in_flight + 1
-            self._spend(state, in_flight, done.finished_at)
             failed = self._has_failed(state, done)
-            if failed or done.teaches:
-                if ticket.decision.memo == REVISIT and not failed:
-                    self._judge_revisit(ticket.pool.id, done.finished_at - ticket.routed_at)
+            if ticket.decision.memo == REVISIT and done.teaches and not failed:
+                self._judge_revisit(ticket, done.finished_at)
+            self._spend(state, in_flight, done.finished_at)
+            is_counted = state.counted_from is not None and ticket.routed_at >= state.counted_from
+            if is_counted and (failed or done.teaches):
                 self._complete(state, in_flight, done, failed)
                 changed = self.memory != FOREVER and state.has_changed(self._weight)
                 if changed:
@@ -306,15 +316,17 @@ class Curve(IndexPolicy):
         unusable = done.outcome is Outcome.OK and not done.teaches and not done.ticket.blurred
         return unusable and state.departed < TRIALS * self._weight
 
-    def _judge_revisit(self, pool: str, seconds: float) -> None:
+    def _judge_revisit(self, ticket: Ticket, now: float) -> None:
         """Learn a pool anew if a trial after a long time shows that it has become one of the fastest."""
+        pool, seconds = ticket.pool.id, now - ticket.routed_at
         state = self._states.get(pool)
         others = [other.service_seconds for name, other in self._states.items() if name != pool]
         if state is None or not others or seconds > COMPETITIVE * min(others):
             return
         usual_spread = (1 + state.variation(self._weight)) / 2  # 1 for exponential service times
         if seconds * SURPRISING * usual_spread < state.service_seconds:
-            self.forget(pool)
+            self._relearn(pool)
+            state.updated_at = state.counted_from = ticket.routed_at
 
     def _spend(self, state: _PoolState, in_flight: int, now: float) -> None:
         """Count the time since the pool's last event, in which it had `in_flight` requests."""
@@ -323,9 +335,15 @@ class Curve(IndexPolicy):
             state.spend(in_flight, seconds, self._weight)
             work = seconds * min(in_flight, state.capacity)
             state.surprise.spend(work)
-            self._work += self._weight * work
+            if self._unanswered < self._most_unanswered:
+                self._unanswered += work
+                self._work += self._weight * work
+            else:
+                self._withheld += work
         if state.updated_at is None or now > state.updated_at:
             state.updated_at = now
+        if state.counted_from is None:
+            state.counted_from = now
 
     def _complete(self, state: _PoolState, in_flight: int, done: Completion, failed: bool) -> None:
         """Count a departure. in_flight: with this request."""
@@ -337,6 +355,10 @@ class Curve(IndexPolicy):
             seconds += penalty
         else:
             self._responses += self._weight
+            if self._withheld:
+                self._work += self._weight * min(self._withheld, seconds)
+            self._unanswered = self._withheld = 0.0
+            self._most_unanswered = MOST_UNANSWERED * max(seconds, self.usual_seconds)
         state.complete(in_flight, done.ticket.found, seconds, self._weight)
 
     def _refit(self, pool: str, state: _PoolState, now_due: bool = False) -> None:
@@ -351,23 +373,30 @@ class Curve(IndexPolicy):
         if isinstance(change, Added):
             pool = change.spec.id
             state = self._left.pop(pool, None) or self._states.get(pool)
-            if state is None:
+            if state is not None:
+                self._last_use.use(pool, self._requests)
+            else:
                 state = _PoolState(self.usual_seconds, change.spec.servers)
             state.servers = change.spec.servers
             self._states[pool] = state
         else:
             self._left[change.pool] = self._states.pop(change.pool)
+            self._last_use.forget(change.pool)
             while len(self._left) > REMEMBERED:
-                oldest = next(iter(self._left))
-                del self._left[oldest]
-                self._last_use.forget(oldest)
+                del self._left[next(iter(self._left))]
         self._table = None
         super().adapt(change, fleet)
         self._set_memory()
 
     def forget(self, pool: str) -> None:
-        """Begin anew with a pool."""
+        """Begin anew with a pool, as if it had just joined."""
         self._left.pop(pool, None)
+        if pool in self._states:
+            self._states[pool].responses = 0
+            self._relearn(pool)
+
+    def _relearn(self, pool: str) -> None:
+        """Clear the sums of a pool."""
         self._last_use.forget(pool)
         state = self._states.get(pool)
         if state is not None:
@@ -381,20 +410,22 @@ class Curve(IndexPolicy):
         return {pool: state.dump(self._weight) for pool, state in states.items() if state.departed}
 
     def recall(self, known: Remembered) -> None:
-        """Treat these pools as if they had been here before. Raises ConfigError."""
-        recalled: dict[str, _PoolState] = {}
-        for pool, sums in list(known.items())[:REMEMBERED]:
-            recalled[pool] = state = _PoolState(FIRST_USUAL_SECONDS)
+        """Treat these pools as if they had been here before. Raises ConfigError after taking over all usable ones."""
+        faults = []
+        for pool, sums in list(known.items())[-REMEMBERED:]:
+            state = _PoolState(FIRST_USUAL_SECONDS)
             try:
                 state.load(sums, self._weight)
             except (TypeError, ValueError) as error:
-                raise ConfigError(f"what is known of pool {pool!r} is no throughput curve: {error}") from error
-        self._left |= recalled
-        for state in recalled.values():
+                faults.append(f"pool {pool!r}: {error}")
+                continue
+            self._left[pool] = state
             self._work += state.work
             self._responses += state.departed
-        for state in recalled.values():
+        for state in self._left.values():
             state.fit(self._weight, self.usual_seconds)
+        if faults:
+            raise ConfigError(f"these are no throughput curves and are not used: {'; '.join(faults)}")
 
     def _set_memory(self) -> None:
         self._half_life = half_life(self.memory, len(self.specs))

@@ -2,7 +2,8 @@
 
 An episode begins with an arrival. It consists of these steps:
 1. Exploration, only if min_i N_i < N(k) = max(n0, c (ln k)^α) as the episode begins: the next n·n0 arrivals go n0 to
-   each pool, always to the pool with the most left to receive (ties: lowest index).
+   each pool, always to the pool with the most left to receive (ties: lowest index). With a `memory`, N_i is the number
+   of observations, and only pools with too few get trials.
 2. Exploitation: SED with the estimates of the episode's beginning.
 3. At the end: N_i and S_i take in the services seen, μ̂_i = N_i/S_i, k += 1.
 
@@ -32,7 +33,7 @@ import math
 from random import Random
 
 from dispatcher.core.interfaces import FleetView, Sums
-from dispatcher.core.memory import AUTOMATIC
+from dispatcher.core.memory import AUTOMATIC, FOREVER
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase
 from dispatcher.errors import ConfigError
 from dispatcher.policies.base import REMEMBERED, LearningPolicy
@@ -112,8 +113,13 @@ class Lased(LearningPolicy):
     def _begin_episode(self, fleet: FleetView) -> None:
         if self.by_pool:
             self._never_empty = {pool.id for pool in fleet.pools if pool.in_flight}
-        if min(mean.weight for mean in self.means.values()) < self.needed(self.episode.number):
-            self._left_to_try = dict.fromkeys(self.means, self.n0)
+        needed = self.needed(self.episode.number)
+        if self.memory == FOREVER:
+            few = self.means if min(mean.weight for mean in self.means.values()) < needed else {}
+        else:  # weights fade, so observations are counted, and only pools with too few of them are tried
+            few = {pool: mean for pool, mean in self.means.items() if mean.observations + self.prior_weight < needed}
+        if few:
+            self._left_to_try = dict.fromkeys(few, self.n0)
             self.episode.explored = True
 
     def _next_trial(self, fleet: FleetView) -> str | None:
@@ -163,6 +169,11 @@ class Lased(LearningPolicy):
     def rate_changed(self, pool: str) -> None:
         """The new estimate is used from the end of the episode on."""
         self._changed.add(pool)
+
+    def use_now(self, pool: str) -> None:
+        if pool in self.means:
+            self._rates[pool] = self.means[pool].rate
+            super().rate_changed(pool)
 
     def absorb(self, pool: str, others: Sums) -> None:
         super().absorb(pool, others)

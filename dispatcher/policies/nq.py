@@ -15,5 +15,7 @@ from dispatcher.policies.base import LearningPolicy, has_room
 class Nq(LearningPolicy):
     """An idle pool, the fastest first; else the shortest expected delay on learned rates."""
 
+    plane = False
+
     def best(self, fleet: FleetView, now: float) -> PoolView:
         return self.least([pool for pool in fleet.pools if has_room(pool)] or fleet.pools, now)

@@ -38,6 +38,8 @@ class P2cEwma(IndexPolicy):
     decay: seconds after which the weight of an old response time has fallen to 1/e.
     """
 
+    plane = False
+
     def __init__(self, *, rng: Random, decay: float = 10.0) -> None:
         super().__init__(rng=rng)
         if not 0 < decay < math.inf:

@@ -46,6 +46,8 @@ class PartialSed(LearningPolicy):
     c: a pool seen less than c ln(n + 1) times by the n-th request, and with none of ours open, is tried.
     """
 
+    plane = False
+
     def __init__(
         self,
         *,

@@ -25,6 +25,8 @@ class PeakEwma(IndexPolicy):
     decay: τ, seconds. d: pools compared, 0 for all.
     """
 
+    plane = False
+
     def __init__(self, *, rng: Random, decay: float = 10.0, d: int = 2) -> None:
         super().__init__(rng=rng)
         if not 0 < decay < math.inf:

@@ -15,13 +15,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from dispatcher.core.episodes import Episode
 from dispatcher.core.fleet import Fleet
 from dispatcher.core.interfaces import (
-    CurveEstimate,
     Drawing,
     Estimate,
     FleetView,
     Learner,
     Policy,
     RejectionLearner,
+    is_curve,
 )
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase, PoolSpec
@@ -276,7 +276,7 @@ class LearningCollector:
 
     def _curves(self, estimates: Mapping[str, Estimate]) -> Iterable[Metric]:
         """Of a policy that learns capacities."""
-        curves = {pool: found for pool, found in estimates.items() if isinstance(found, CurveEstimate)}
+        curves = {pool: found for pool, found in estimates.items() if is_curve(found)}
         for name, attribute, text in CURVE_GAUGES if curves else ():
             for suffix, bound, what in (("", "value", ""), ("_low", "low", "Lower 95 % bound: "),
                                         ("_high", "high", "Upper 95 % bound: ")):  # fmt: skip

@@ -28,7 +28,7 @@ from loadgen.plot import COLOURS
 from loadgen.sim.oracles import TrueCost, TrueDelay
 from loadgen.sim.pools import ServiceChange, ServicePool, ServiceScene, simulate
 
-SIZES = {"quick": (6_000, 1), "full": (40_000, 5)}  # requests, seeds
+SIZES = {"quick": (6_000, 1), "full": (40_000, 3)}  # requests, seeds
 QUICK = (  # scenarios of the quick size
     "F4x40+F16x80 lam150",
     "F1x25+F1x5 0.6",

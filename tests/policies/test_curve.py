@@ -11,6 +11,7 @@ from dispatcher import registry
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.router import Router
 from dispatcher.core.types import Added, Job, Outcome, Phase, PoolSpec, Removed
+from dispatcher.estimators.throughput_curve import ThroughputCurve
 from dispatcher.policies import curve
 from dispatcher.policies.curve import cost
 from loadgen.sim.oracles import TrueDelay
@@ -230,7 +231,76 @@ def test_a_request_that_another_policy_sent_is_counted():
         router.settle(ticket, 3.0, Outcome.OK)
     state = policy._states["0"]
     assert state.largest == 10
-    assert sum(state.departures_from) == pytest.approx(10 * policy._weight)
+    assert state.seconds_with[10] == pytest.approx(policy._weight), "one second with ten requests"
+    assert sum(state.departures_from) == pytest.approx(policy._weight), "the others joined before it counted"
+
+
+@pytest.mark.parametrize("seconds", [0.1, 1.0, 3.0, 100.0])
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_request_from_before_the_sums_leaves_the_estimates_sound(seconds, forgotten):
+    policy = registry.create("curve", Random(1))
+    router = Router(policy if forgotten else registry.create("jsq", Random(1)))
+    router.apply(Added(PoolSpec("0")), 0.0)
+    early = router.route(Job(0), 0.0)
+    if forgotten:
+        policy.forget("0")
+    else:
+        router.switch(policy, seconds - 0.01)
+    router.settle(early, seconds, Outcome.OK)
+    for j in range(5):
+        router.settle(router.route(Job(j), seconds + j), seconds + j + 0.01, Outcome.OK)
+        found = policy.estimates()["0"]
+        for interval in (found.service_seconds, found.capacity, found.throughput):
+            assert interval.low <= interval.value <= interval.high
+    assert policy.rate("0") > 1
+
+
+@pytest.mark.parametrize("end", ["failed", "not found"])
+def test_an_outage_does_not_distort_what_is_usual(end):
+    policy, router = curve_router(2, memory=100)
+    now = 0.0
+
+    def send(good):
+        nonlocal now
+        now += 0.1
+        ticket = router.route(Job(1), now)
+        outcome = Outcome.OK if good or end == "not found" else Outcome.FAILED
+        router.settle(ticket, now + 0.05, outcome, teaches=good)
+
+    for _ in range(200):
+        send(good=True)
+    usual = policy.usual_seconds
+    for _ in range(5000):
+        send(good=False)
+    assert policy.usual_seconds < 200 * usual
+    for _ in range(300):
+        send(good=True)
+    assert policy.usual_seconds == pytest.approx(usual, rel=0.1)
+
+
+def test_a_pool_that_was_recalled_is_tried_again_though_it_looked_slow():
+    first, router = curve_router(2)
+    for j in range(400):
+        ticket = router.route(Job(j), 10.0 * j)
+        router.settle(ticket, 10.0 * j + (5.0 if ticket.pool.id == "1" else 0.01), Outcome.OK)
+    second = registry.create("curve", Random(1))
+    second.recall(first.remember())
+    router = Router(second)
+    for pool in "01":
+        router.apply(Added(PoolSpec(pool)), 0.0)
+    chosen = []
+    for j in range(2500):
+        ticket = router.route(Job(j), float(j))
+        router.settle(ticket, j + 0.01 * (1 if ticket.pool.id == "0" else 0.5), Outcome.OK)
+        chosen.append(ticket.pool.id)
+    assert chosen[-300:].count("1") > 290
+
+
+def test_large_counts_bring_a_fit_only_where_they_allow_a_larger_capacity():
+    known = ThroughputCurve(1.0)
+    assert sum(known.join(n) for n in range(1, 65)) == 64
+    assert 1 <= sum(known.join(n) for n in range(65, 1100)) <= 9
+    assert sum(known.join(n) for n in range(1100, 5000)) == 0
 
 
 # -- many pools, long lives
