@@ -140,6 +140,19 @@ async def test_a_browser_shows_pools_plane_regret_and_decisions():
     assert re.search(r"of 20 decisions: \d+ exploration", text)
 
 
+async def test_a_browser_shows_what_curve_learns_and_which_oracle_is_meant():
+    async with front(answer_ok, answer_ok, policy="curve") as f:
+        for _ in range(20):
+            await f.ask(get())
+        dom = await browse(f, "document.getElementById('decisions').children.length == 12")
+    text = re.sub(r"<[^>]+>", " ", re.sub(r"<(script|style)>.*?</\1>", "", dom, flags=re.DOTALL))
+    for column in ("answers in", "keeps up to", "at most a second"):
+        assert column in text
+    assert re.search(r"[\d.e-]+ ms \([\d.e-]+ to ([\d.e+-]+|∞)\)", text)
+    assert "The oracle: the score of curve" in text
+    assert re.search(r'aria-label="Of 144 states, \d+ send the next request to p0', dom)
+
+
 async def test_a_browser_without_the_token_is_asked_for_it():
     async with front(admin_token=TOKEN) as f:
         dom = await browse(f, "!document.getElementById('login').hidden")
