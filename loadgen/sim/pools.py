@@ -55,7 +55,7 @@ class ServicePool:
     @property
     def servers(self) -> int:
         """The capacity as a configured number of servers."""
-        return int(min(self.capacity, MOST_SERVERS))
+        return max(1, round(min(self.capacity, MOST_SERVERS)))
 
     def sharing(self) -> Sharing[int]:
         """The pool, empty."""

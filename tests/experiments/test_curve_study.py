@@ -13,6 +13,10 @@ def test_every_scenario_can_be_simulated():
         scene = scenario.scene(300)
         assert scene.rate > 0
         assert all(change.at < 300 for change in scene.changes)
+        for pool in scene.pools:
+            if pool.text.startswith(("fcfs:", "ps:")):
+                assert f":servers={pool.servers}," in pool.text
+            assert len(pool.sharing()) == 0
 
 
 @pytest.mark.parametrize("rule", RULES)
