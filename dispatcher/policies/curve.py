@@ -281,7 +281,7 @@ class Curve(IndexPolicy):
     # -- learning
 
     def request_joined(self, pool: PoolView, now: float) -> None:
-        """A request joins the pool, whoever chose it; the pool's count does not hold it yet."""
+        """A request joins the pool, whatever policy chose it. The pool's count does not include it yet."""
         state = self._states[pool.id]
         in_flight = pool.in_flight
         self._spend(state, in_flight, now)
