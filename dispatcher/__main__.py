@@ -1,5 +1,5 @@
 """`python -m dispatcher`, the same as the command `lased-dispatcher`."""
 
-from dispatcher.app import main
+from dispatcher.cli import main
 
 main()

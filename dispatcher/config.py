@@ -28,9 +28,9 @@ from pydantic import (
 
 from dispatcher.core.types import PoolSpec
 from dispatcher.errors import ConfigError
-from dispatcher.net.addresses import UNIX, Address, parse_address
-from dispatcher.net.settings import Cause, Health, Limits, Reports, Retry, Settings, Timeouts, Waiting
+from dispatcher.platform.sockets import UNIX, Address, parse_address
 from dispatcher.registry import nearest
+from dispatcher.settings import Cause, Health, Limits, Reports, Retry, Settings, Timeouts, Waiting
 
 SECRETS = ("admin_token", "state_url")  # are not shown in errors
 STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)

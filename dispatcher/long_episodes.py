@@ -14,7 +14,7 @@ from collections.abc import Container
 from typing import TypeGuard
 
 from dispatcher.config import Config
-from dispatcher.core.episodes import Episode
+from dispatcher.core.episode import Episode
 from dispatcher.policies.lased import Lased
 
 MANY_POOLS = 3  # from this number on, the system is seldom empty under high load

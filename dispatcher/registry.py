@@ -14,7 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from random import Random
 from typing import Any, get_args, get_origin
 
-from dispatcher.core.interfaces import Policy, PolicyFactory
+from dispatcher.core.policy import Policy, PolicyFactory
 from dispatcher.errors import ConfigError
 
 GROUP = "dispatcher.policies"

@@ -15,38 +15,39 @@ import structlog
 from prometheus_client import CollectorRegistry, Gauge
 from pydantic import ValidationError
 
-from dispatcher import __version__, registry, state
-from dispatcher.access_log import AccessLog
+from dispatcher import __version__, registry
+from dispatcher.admin.server import EXPLAINED, Admin
 from dispatcher.config import DEFAULT_POLICY_HINT, Config, PoolConfig, describe
-from dispatcher.core.interfaces import Forgetting, Policy, Recorder, Remembering, Sharing
+from dispatcher.core.policy import Forgetting, Policy, Recorder, Remembering, Sharing
 from dispatcher.core.regret import RegretMeter
+from dispatcher.core.rng import stream
 from dispatcher.core.router import Router
-from dispatcher.core.streams import stream
 from dispatcher.core.types import PoolSpec
 from dispatcher.errors import ConfigError, DispatcherError, StartError
 from dispatcher.long_episodes import LongEpisodes, first_episode_warning, rates_learned
-from dispatcher.net.addresses import Address, inherited, parse_address
-from dispatcher.net.admin import EXPLAINED, Admin
-from dispatcher.net.clock import make_clock
-from dispatcher.net.forwarder import Forwarder
-from dispatcher.net.health import PoolHealth
-from dispatcher.net.notify import Notifier
-from dispatcher.net.probes import Prober
-from dispatcher.net.queue import Queue
-from dispatcher.net.server import Server
-from dispatcher.net.settings import Settings
-from dispatcher.net.tls import load as load_certificate
-from dispatcher.net.upstream import Upstream
-from dispatcher.plan import Plan
-from dispatcher.recorders.itself import Itself
-from dispatcher.recorders.jsonl import JsonLines
-from dispatcher.recorders.memory import Rows
-from dispatcher.recorders.prometheus import LearningCollector, PrometheusRecorder
-from dispatcher.recorders.shadow import Shadows
-from dispatcher.shared import SharedLearning
+from dispatcher.persistence import state_file as state
+from dispatcher.persistence.redis_sync import SharedLearning
+from dispatcher.platform.clock import make_clock
+from dispatcher.platform.sockets import Address, inherited, parse_address
+from dispatcher.platform.systemd import Notifier
+from dispatcher.platform.tls import load as load_certificate
+from dispatcher.proxy.admission_queue import Queue
+from dispatcher.proxy.connection_pool import Upstream
+from dispatcher.proxy.context import Forwarder
+from dispatcher.proxy.health_checks import Prober
+from dispatcher.proxy.listener import Server
+from dispatcher.proxy.outlier_detection import PoolHealth
+from dispatcher.reload import Plan
+from dispatcher.settings import Settings
+from dispatcher.telemetry.access_log import AccessLog
+from dispatcher.telemetry.decisions import Rows
+from dispatcher.telemetry.decisions_jsonl import JsonLines
+from dispatcher.telemetry.metrics import LearningCollector, PrometheusRecorder
+from dispatcher.telemetry.process_metrics import Itself
+from dispatcher.telemetry.shadow import Shadows
 
 if TYPE_CHECKING:
-    from dispatcher.spans import OpenTelemetry
+    from dispatcher.telemetry.tracing import OpenTelemetry
 
 log = structlog.get_logger()
 
@@ -136,7 +137,7 @@ class Service:
         if not self.config.tracing.endpoint:
             return None
         try:
-            from dispatcher.spans import OpenTelemetry
+            from dispatcher.telemetry.tracing import OpenTelemetry
         except ImportError as error:
             raise ConfigError("tracing: needs the extra otel: pip install lased-dispatcher[otel]") from error
         return OpenTelemetry(self.config.tracing.endpoint, self.config.tracing.service)

@@ -15,13 +15,12 @@ from pathlib import Path
 
 from pydantic import BaseModel, SecretStr
 
-from dispatcher import registry
+from dispatcher import registry, settings
 from dispatcher.config import Config, PoolConfig
 from dispatcher.core.types import Job, Outcome
-from dispatcher.net import settings
 from dispatcher.policies.base import BasePolicy
 from dispatcher.service import Service
-from loadgen.summary import Summary
+from loadgen.attack.summary import Summary
 
 HERE = Path(__file__).parent
 COMMANDS = (

@@ -14,15 +14,10 @@ from typing import Annotated, NoReturn
 import typer
 
 from dispatcher.errors import ConfigError, DispatcherError
-from loadgen import demo as show
-from loadgen import (
-    lab,  # noqa: F401 - registers its commands
-    report,
-    traffic,  # noqa: F401 - registers its command
-    versus,  # noqa: F401 - registers its command
-)
-from loadgen.command import BrokenOffError, Json, Seed, app, console, output, prepare, print_json, until_signal
-from loadgen.experiments.backends import BackendError
+from loadgen.cli import demo as show
+from loadgen.cli import screens as report
+from loadgen.cli.app import BrokenOffError, Json, Seed, app, console, output, prepare, print_json, until_signal
+from loadgen.experiments.live.backends import BackendError
 
 
 @app.command(epilog="Example: lased-loadgen demo --json --duration 30")
@@ -56,12 +51,13 @@ def demo(
 
 
 def _picture(scene: show.Scene, runs: list[show.Run], path: Path) -> str | None:
-    from loadgen.plot import PlotError, demo_picture
+    from loadgen.cli import demo_picture
+    from loadgen.plot import PlotError
 
     if not runs:
         return None
     try:
-        demo_picture(scene, runs, path)
+        demo_picture.draw(scene, runs, path)
     except (PlotError, OSError) as error:
         console.print(f"no picture: {error}")
         return None

@@ -7,8 +7,16 @@ import numpy as np
 import pytest
 from scipy import special
 
-from dispatcher.core import whittle
-from dispatcher.core.backlog import expected_left, lower_gamma, psi, relaxed, static_split, upper_gamma, with_others
+from dispatcher.policies.partial_information import whittle_index as whittle
+from dispatcher.policies.partial_information.queue_estimate import (
+    expected_left,
+    lower_gamma,
+    psi,
+    relaxed,
+    static_split,
+    upper_gamma,
+    with_others,
+)
 
 # q, m, e, P(idle), psi
 LEFT = [

@@ -9,8 +9,8 @@ import pytest
 
 from dispatcher.config import load
 from dispatcher.errors import ConfigError
-from dispatcher.net.addresses import Address
-from dispatcher.plan import Plan
+from dispatcher.platform.sockets import Address
+from dispatcher.reload import Plan
 
 GOOD = """
 listen = "127.0.0.1:8080"

@@ -6,7 +6,6 @@ import pytest
 
 from dispatcher.core.types import PoolSpec
 from dispatcher.errors import ConfigError
-from dispatcher.estimators.departures import Departures
 from dispatcher.estimators.discounted import Discounted
 from dispatcher.estimators.mean import Mean
 from dispatcher.estimators.named import maker
@@ -14,6 +13,7 @@ from dispatcher.estimators.window import Window
 from dispatcher.policies.greedy import Greedy
 from dispatcher.policies.lased import Lased
 from dispatcher.policies.optimistic import Optimistic
+from dispatcher.policies.partial_information.departure_rate import Departures
 from dispatcher.testing import Table, check_policy
 
 TEXTS = ["mean", "discounted:factor=0.98", "window:size=50"]

@@ -6,10 +6,11 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
-from dispatcher import service, state
+from dispatcher import service
 from dispatcher.config import Config
 from dispatcher.core.types import PoolSpec
 from dispatcher.long_episodes import LONG, LongEpisodes, first_episode_warning, rates_learned
+from dispatcher.persistence import state_file as state
 from dispatcher.policies.greedy import Greedy
 from dispatcher.policies.lased import Lased
 from dispatcher.testing import Table

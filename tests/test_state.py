@@ -6,10 +6,10 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
-from dispatcher import state
 from dispatcher.config import Config
 from dispatcher.core.types import Phase, PoolSpec
 from dispatcher.errors import ConfigError
+from dispatcher.persistence import state_file as state
 from dispatcher.policies.lased import Lased
 from dispatcher.service import Service
 from dispatcher.testing import Table

@@ -16,12 +16,12 @@ from typing import Annotated, NoReturn
 import typer
 from aiohttp import web
 
-from workers.contexts import Logistic
-from workers.disciplines import Discipline, Esept, Fcfs, Sept
 from workers.distributions import ServiceTime, options_in, parse
-from workers.lcp import Lcp
 from workers.pool import Pool
 from workers.profiles import Profiled, parse_profile
+from workers.scheduling.contexts import Logistic
+from workers.scheduling.disciplines import Discipline, Esept, Fcfs, Sept
+from workers.scheduling.lcp import Lcp
 from workers.server import LivePool, make_server
 from workers.shared import SharedPool
 from workers.timing import precise_loop

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from workers.contexts import Logistic
+from workers.scheduling.contexts import Logistic
 
 
 class ServiceTime(Protocol):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import abc
 
-from workers.contexts import Logistic
 from workers.distributions import ServiceTime
-from workers.logistic import Context
+from workers.scheduling.contexts import Logistic
+from workers.scheduling.logistic import Context
 
 SLACK = 1e-6  # seconds by which a loop may call too soon
 RATE_JOBS = 200  # requests that the rate is an average of

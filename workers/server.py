@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from workers.contexts import HEADER, Logistic
-from workers.disciplines import Discipline, Fcfs, Job
 from workers.distributions import ServiceTime
-from workers.logistic import Context
 from workers.pool import SLACK, Pool, QueueFullError, drawn
+from workers.scheduling.contexts import HEADER, Logistic
+from workers.scheduling.disciplines import Discipline, Fcfs, Job
+from workers.scheduling.logistic import Context
 from workers.station import Station
 
 

@@ -14,8 +14,8 @@ from collections import deque
 from dataclasses import dataclass
 
 from workers.distributions import ServiceTime
-from workers.logistic import Context
 from workers.pool import SLACK, Pool, QueueFullError, drawn
+from workers.scheduling.logistic import Context
 from workers.sharing import Sharing
 
 

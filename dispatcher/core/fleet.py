@@ -6,7 +6,7 @@ before that, the same object is opened again: its requests are still there, and 
 
 from __future__ import annotations
 
-from dispatcher.core.ramp import Ramp
+from dispatcher.core.slow_start import Ramp
 from dispatcher.core.types import PoolSpec
 from dispatcher.errors import ConfigError, InternalError
 

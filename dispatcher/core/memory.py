@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from dispatcher.core.interfaces import FleetView, PoolView
+from dispatcher.core.policy import FleetView, PoolView
 from dispatcher.errors import ConfigError
 
 AUTOMATIC, FOREVER = 0, -1  # values of the option

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from dispatcher.core.interfaces import Policy, PoolView
+from dispatcher.core.policy import Policy, PoolView
 from dispatcher.core.regret import RegretMeter
 
 LEAST_SIDE, MOST_SIDE = 12, 40  # counts that are shown of each pool

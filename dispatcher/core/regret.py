@@ -18,9 +18,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
-from dispatcher.core.choosing import TOLERANCE
-from dispatcher.core.delay import work_ahead
-from dispatcher.core.interfaces import CostOracle, FleetView, Learner, Policy, PoolView, Recorder
+from dispatcher.core.argmin import TOLERANCE
+from dispatcher.core.expected_delay import work_ahead
+from dispatcher.core.policy import CostOracle, FleetView, Learner, Policy, PoolView, Recorder
 from dispatcher.core.types import Added, Change, Decision, Job, Phase
 
 OVERFLOW_C = 3.0

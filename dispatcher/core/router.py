@@ -11,9 +11,9 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from dispatcher.core.fleet import Fleet, Pool, View
-from dispatcher.core.interfaces import Policy, Recorder, RejectionLearner, join_observer
-from dispatcher.core.ramp import Ramp
-from dispatcher.core.service import ServiceClock
+from dispatcher.core.policy import Policy, Recorder, RejectionLearner, join_observer
+from dispatcher.core.service_times import ServiceClock
+from dispatcher.core.slow_start import Ramp
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, PoolSpec, Report, Ticket
 from dispatcher.errors import ConfigError, InternalError, NoPoolAvailable, PolicyError, PoolsFull
 

@@ -11,10 +11,9 @@ from collections.abc import Container, Mapping, Sequence
 from random import Random
 from typing import Any, ClassVar
 
-from dispatcher.core.choosing import Ties, argmin, check_ties
-from dispatcher.core.delay import Delays, Floats, work_ahead
-from dispatcher.core.episodes import Episode
-from dispatcher.core.interfaces import NOTHING_SEEN, Estimate, FleetView, PoolView, Remembered, Sums
+from dispatcher.core.argmin import Ties, argmin, check_ties
+from dispatcher.core.episode import Episode
+from dispatcher.core.expected_delay import Delays, Floats, work_ahead
 from dispatcher.core.memory import (
     AUTOMATIC,
     COMPETITIVE,
@@ -26,6 +25,7 @@ from dispatcher.core.memory import (
     half_life,
     unused_after,
 )
+from dispatcher.core.policy import NOTHING_SEEN, Estimate, FleetView, PoolView, Remembered, Sums
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase, PoolSpec
 from dispatcher.errors import ConfigError
 from dispatcher.estimators.mean import Mean

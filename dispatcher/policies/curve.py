@@ -35,8 +35,7 @@ from random import Random
 
 import numpy as np
 
-from dispatcher.core.delay import Floats
-from dispatcher.core.interfaces import FleetView, PoolView, Remembered
+from dispatcher.core.expected_delay import Floats
 from dispatcher.core.memory import (
     AUTOMATIC,
     COMPETITIVE,
@@ -49,6 +48,7 @@ from dispatcher.core.memory import (
     half_life,
     unused_after,
 )
+from dispatcher.core.policy import FleetView, PoolView, Remembered
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, Phase, Ticket
 from dispatcher.errors import ConfigError
 from dispatcher.estimators.surprise import Surprise

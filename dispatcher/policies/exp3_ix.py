@@ -19,9 +19,9 @@ import math
 from collections.abc import Sequence
 from random import Random
 
-from dispatcher.core.sumtree import SumTree
 from dispatcher.errors import ConfigError
-from dispatcher.policies.feedback import DrawingPolicy, at_least
+from dispatcher.policies.bandit import DrawingPolicy, at_least
+from dispatcher.policies.bandit_weights import SumTree
 
 REBUILT_EVERY = 4096  # sends, once η stays
 LARGEST = 0.7  # ln of the weight with which a pool may come back from a rest before all are anchored anew

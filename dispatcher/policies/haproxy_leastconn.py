@@ -10,8 +10,8 @@ from __future__ import annotations
 from itertools import count
 from random import Random
 
-from dispatcher.core.choosing import equals
-from dispatcher.core.interfaces import FleetView, PoolView
+from dispatcher.core.argmin import equals
+from dispatcher.core.policy import FleetView, PoolView
 from dispatcher.core.types import Added, Change, Completion
 from dispatcher.policies.base import IndexPolicy
 

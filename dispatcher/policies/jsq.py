@@ -6,7 +6,7 @@ speed; a slow pool gets as many as a fast one until queues differ.
 
 from __future__ import annotations
 
-from dispatcher.core.interfaces import PoolView
+from dispatcher.core.policy import PoolView
 from dispatcher.policies.base import IndexPolicy
 
 

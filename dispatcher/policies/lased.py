@@ -32,8 +32,8 @@ from __future__ import annotations
 import math
 from random import Random
 
-from dispatcher.core.interfaces import FleetView, Sums
 from dispatcher.core.memory import AUTOMATIC, FOREVER
+from dispatcher.core.policy import FleetView, Sums
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase
 from dispatcher.errors import ConfigError
 from dispatcher.policies.base import REMEMBERED, LearningPolicy

@@ -14,7 +14,7 @@ Limits: the weights are fixed, so a wrong guess stays wrong. With equal weights 
 
 from __future__ import annotations
 
-from dispatcher.core.interfaces import PoolView
+from dispatcher.core.policy import PoolView
 from dispatcher.policies.base import IndexPolicy
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from random import Random
 
-from dispatcher.core.choosing import Turns, equals
-from dispatcher.core.interfaces import FleetView, PoolView
+from dispatcher.core.argmin import Turns, equals
+from dispatcher.core.policy import FleetView, PoolView
 from dispatcher.core.types import Change, Removed
 from dispatcher.policies.base import IndexPolicy
 

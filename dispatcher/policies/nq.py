@@ -8,7 +8,7 @@ are learned without forced trials. Limit: it uses pools so slow that waiting for
 
 from __future__ import annotations
 
-from dispatcher.core.interfaces import FleetView, PoolView
+from dispatcher.core.policy import FleetView, PoolView
 from dispatcher.policies.base import LearningPolicy, has_room
 
 

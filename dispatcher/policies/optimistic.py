@@ -17,9 +17,9 @@ from __future__ import annotations
 import math
 from random import Random
 
-from dispatcher.core.delay import work_ahead
-from dispatcher.core.interfaces import FleetView, PoolView
+from dispatcher.core.expected_delay import work_ahead
 from dispatcher.core.memory import AUTOMATIC
+from dispatcher.core.policy import FleetView, PoolView
 from dispatcher.core.types import Decision, Job, Phase
 from dispatcher.errors import ConfigError
 from dispatcher.estimators.mean import Mean, gamma_quantile

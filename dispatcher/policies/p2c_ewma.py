@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-from dispatcher.core.interfaces import FleetView, PoolView
+from dispatcher.core.policy import FleetView, PoolView
 from dispatcher.core.types import Added, Change, Completion
 from dispatcher.errors import ConfigError
 from dispatcher.policies.base import IndexPolicy

@@ -25,14 +25,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
-from dispatcher.core.backlog import psi, static_split
-from dispatcher.core.interfaces import FleetView, PoolView
 from dispatcher.core.memory import AUTOMATIC
-from dispatcher.core.sight import Sight
+from dispatcher.core.policy import FleetView, PoolView
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase
 from dispatcher.errors import ConfigError
-from dispatcher.estimators.departures import Departures
 from dispatcher.policies.base import LearningPolicy
+from dispatcher.policies.partial_information.departure_rate import Departures
+from dispatcher.policies.partial_information.observation import Sight
+from dispatcher.policies.partial_information.queue_estimate import psi, static_split
 
 BELIEFS = ("relax", "reflect", "psi", "stale", "poisson")
 FULLEST = 0.95  # of its capacity that others can keep sending to a pool: they look where they send, too

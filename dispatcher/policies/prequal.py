@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from random import Random
 
-from dispatcher.core.interfaces import FleetView, PoolView
+from dispatcher.core.policy import FleetView, PoolView
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, Report
 from dispatcher.errors import ConfigError
 from dispatcher.estimators.latency import Latencies

@@ -5,7 +5,7 @@ Rule: P(i) = 1/n. Limits: as round_robin, with more variance; the baseline that 
 
 from __future__ import annotations
 
-from dispatcher.core.interfaces import FleetView
+from dispatcher.core.policy import FleetView
 from dispatcher.core.types import Decision, Job
 from dispatcher.policies.base import BasePolicy
 

@@ -20,8 +20,8 @@ from random import Random
 
 import numpy as np
 
-from dispatcher.core.interfaces import Estimate, PoolView
-from dispatcher.policies.feedback import FeedbackPolicy, at_least
+from dispatcher.core.policy import Estimate, PoolView
+from dispatcher.policies.bandit import FeedbackPolicy, at_least
 
 LEAST, MOST = 1e-9, 50.0  # of μ̂ τ, and the least of τ, seconds
 RANGE = 30.0  # of ln μ̂, either way

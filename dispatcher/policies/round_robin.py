@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from random import Random
 
-from dispatcher.core.interfaces import FleetView
+from dispatcher.core.policy import FleetView
 from dispatcher.core.types import Decision, Job
 from dispatcher.policies.base import BasePolicy
 

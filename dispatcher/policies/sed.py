@@ -7,7 +7,7 @@ minimises each request's own delay, not the mean over all.
 
 from __future__ import annotations
 
-from dispatcher.core.interfaces import FleetView, PoolView
+from dispatcher.core.policy import FleetView, PoolView
 from dispatcher.core.types import Added, Change
 from dispatcher.errors import ConfigError
 from dispatcher.policies.base import SedPolicy

@@ -27,8 +27,8 @@ from __future__ import annotations
 from collections import deque
 from random import Random
 
-from dispatcher.core.choosing import equals
-from dispatcher.core.interfaces import FleetView, PoolView
+from dispatcher.core.argmin import equals
+from dispatcher.core.policy import FleetView, PoolView
 from dispatcher.core.types import Added, Change, Completion, Outcome
 from dispatcher.errors import ConfigError
 from dispatcher.policies.base import IndexPolicy, forget_oldest

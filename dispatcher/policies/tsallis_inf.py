@@ -18,10 +18,10 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatcher.core.delay import Floats
-from dispatcher.core.sumtree import WeightArray
+from dispatcher.core.expected_delay import Floats
 from dispatcher.errors import ConfigError
-from dispatcher.policies.feedback import DrawingPolicy, at_least
+from dispatcher.policies.bandit import DrawingPolicy, at_least
+from dispatcher.policies.bandit_weights import WeightArray
 
 Baseline = NDArray[np.bool_]  # where B_k is 1/2
 SCALES = {"rv": 4.0, "iw": 2.0}

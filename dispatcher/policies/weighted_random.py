@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from dispatcher.core.interfaces import FleetView
+from dispatcher.core.policy import FleetView
 from dispatcher.core.types import Decision, Job
 from dispatcher.policies.base import BasePolicy
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from random import Random
 
-from dispatcher.core.choosing import Turns
-from dispatcher.core.interfaces import FleetView
+from dispatcher.core.argmin import Turns
+from dispatcher.core.policy import FleetView
 from dispatcher.core.types import Change, Decision, Job, Removed
 from dispatcher.policies.base import BasePolicy
 

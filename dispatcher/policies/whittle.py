@@ -18,14 +18,14 @@ import math
 from concurrent.futures import Future, ThreadPoolExecutor
 from random import Random
 
-from dispatcher.core import whittle
-from dispatcher.core.backlog import lower_gamma
-from dispatcher.core.interfaces import FleetView, PoolView
 from dispatcher.core.memory import AUTOMATIC
-from dispatcher.core.sight import Sight
+from dispatcher.core.policy import FleetView, PoolView
 from dispatcher.core.types import Added, Change, Completion, Decision, Job
 from dispatcher.errors import ConfigError
 from dispatcher.policies.base import LearningPolicy
+from dispatcher.policies.partial_information import whittle_index as whittle
+from dispatcher.policies.partial_information.observation import Sight
+from dispatcher.policies.partial_information.queue_estimate import lower_gamma
 
 SLOT = 0.25  # mean services: the index depends on K, q and μt alone where slots are short, so there is one table a K
 LARGEST = {"finite": 10_000, "blocking": 40}  # capacities; a table takes K² log K and more

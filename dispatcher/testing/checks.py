@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from dispatcher.core.interfaces import Learner, Policy, PolicyFactory
+from dispatcher.core.policy import Learner, Policy, PolicyFactory
 from dispatcher.core.types import Outcome, PoolSpec, Ticket
 from dispatcher.testing.doubles import Table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatcher.core.interfaces import FleetView, Policy, Recorder
+from dispatcher.core.policy import FleetView, Policy, Recorder
 from dispatcher.core.router import NOTHING, Router
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, PoolSpec, Removed, Ticket
 

@@ -16,7 +16,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from loadgen.experiments import claims, live
+from loadgen.experiments import claims
+from loadgen.experiments.live import replication as live
 from loadgen.experiments.results import Measured, Results, Store, fingerprint, write_rows
 from loadgen.experiments.spec import Cell, Size, Spec, cells
 from loadgen.sim.model import Result

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 import workers.distributions as laws
 from dispatcher import registry
-from dispatcher.core.choosing import TIE_RULES
+from dispatcher.core.argmin import TIE_RULES
 from dispatcher.core.memory import FOREVER
 from dispatcher.core.regret import Cause
-from dispatcher.core.streams import stream
+from dispatcher.core.rng import stream
 from dispatcher.core.types import Phase
 from dispatcher.errors import ConfigError
-from dispatcher.recorders.memory import Row
-from loadgen import arrivals as processes
+from dispatcher.telemetry.decisions import Row
+from loadgen.attack import arrivals as processes
 from loadgen.sim.model import Result, Scenario
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ class Compiled:
     def __init__(self, scenario: Scenario) -> None:
         if reason := obstacle(scenario):
             raise ConfigError(f"--engine compiled cannot run this: {reason}")
-        from loadgen.sim import kernel, twister
+        from loadgen.sim import kernel
+        from loadgen.sim import rng as twister
 
         self._kernel, self._twister = kernel, twister
         self.scenario = scenario
@@ -108,7 +109,7 @@ class Compiled:
         process, now = processes.parse(scenario.process, scenario.lam, gaps), 0.0
         for i in range(scenario.arrivals):
             arrival = process.next_arrival(now)
-            assert arrival is not None, "the processes of loadgen.arrivals do not end"
+            assert arrival is not None, "the processes of loadgen.attack.arrivals do not end"
             instants[i] = now = arrival
         return instants
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.sim.twister import Stream, compiled, service, uniform
+from loadgen.sim.rng import Stream, compiled, service, uniform
 
 TOLERANCE = 1e-9
 RANDOM, ROUND_ROBIN, JSQ, ESED, SED, GREEDY, NQ, LASED, OPTIMISTIC = range(9)

@@ -1,6 +1,6 @@
 """One run in virtual time. The same Router and policy objects as the live service; only the driver differs.
 
-Streams (see `dispatcher.core.streams`): arrivals from `arrivals`, Poisson unless told otherwise; the j-th job to start
+Streams (see `dispatcher.core.rng`): arrivals from `arrivals`, Poisson unless told otherwise; the j-th job to start
 at pool i takes the j-th draw of `work/i`; pools are FCFS, so jobs start in the order in which they join and may draw
 on joining. A finish at the same instant as an arrival comes first.
 """
@@ -15,14 +15,14 @@ from random import Random
 from typing import Any
 
 from dispatcher import registry
-from dispatcher.core.interfaces import Estimate, Learner, Recorder
+from dispatcher.core.policy import Estimate, Learner, Recorder
 from dispatcher.core.regret import Cause, RegretMeter
+from dispatcher.core.rng import stream
 from dispatcher.core.router import Router
-from dispatcher.core.streams import stream
 from dispatcher.core.types import Added, Job, Outcome, PoolSpec, Ticket
 from dispatcher.errors import ConfigError
-from dispatcher.recorders.memory import Row, Rows
-from loadgen import arrivals as processes
+from dispatcher.telemetry.decisions import Row, Rows
+from loadgen.attack import arrivals as processes
 from workers.distributions import ServiceTime, parse
 from workers.profiles import Profiled, parse_profile
 from workers.station import Station
@@ -35,8 +35,8 @@ class Scenario:
     lam: arrivals per second. mu, guess: services per second and server, by pool. servers: c_i by pool. arrivals: how
     many requests. warmup: arrivals left out of the queue averages, not of the regret. service: a law of
     `workers.distributions`; profiles: by pool, how its rate changes (`workers.profiles`), empty where it does not.
-    process: a law of `loadgen.arrivals`. points: how many the regret's curve has; log: they are evenly spaced in the
-    logarithm of the arrivals, from 10 on, and there is one at half of them.
+    process: a law of `loadgen.attack.arrivals`. points: how many the regret's curve has; log: they are evenly spaced in
+    the logarithm of the arrivals, from 10 on, and there is one at half of them.
     """
 
     policy: str
@@ -173,7 +173,7 @@ def simulate(scenario: Scenario, seed: int, keep_rows: bool = False) -> Result:
     now, began_at, sojourns = 0.0, 0.0, 0.0
     for n in range(1, scenario.arrivals + 1):
         arrival = next_arrival(now)
-        assert arrival is not None, "the processes of loadgen.arrivals do not end"
+        assert arrival is not None, "the processes of loadgen.attack.arrivals do not end"
         now = arrival
         while heap and heap[0][0] <= now:
             finish, _, work, ticket = pop(heap)

@@ -6,8 +6,8 @@ from random import Random
 from typing import Any
 
 from dispatcher import registry
-from dispatcher.core.choosing import argmin
-from dispatcher.core.interfaces import CostOracle, FleetView, JoinObserver, PoolView
+from dispatcher.core.argmin import argmin
+from dispatcher.core.policy import CostOracle, FleetView, JoinObserver, PoolView
 from dispatcher.core.types import Change, Completion, Decision, Job
 from dispatcher.errors import ConfigError
 from loadgen.sim.pools import ServiceChange, ServiceScene

@@ -20,11 +20,11 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatcher.core.interfaces import Policy
+from dispatcher.core.policy import Policy
+from dispatcher.core.rng import stream
 from dispatcher.core.router import Router
-from dispatcher.core.streams import stream
 from dispatcher.core.types import MOST_SERVERS, Added, Job, Outcome, PoolSpec, Ticket
-from loadgen import arrivals as processes
+from loadgen.attack import arrivals as processes
 from workers.curves import Curve, Servers, parse_curve
 from workers.distributions import parse as parse_law
 from workers.sharing import Sharing
@@ -79,7 +79,7 @@ class ServiceChange:
 @dataclass(frozen=True, slots=True)
 class ServiceScene:
     """rate: requests per second. law: of the work of a request, in seconds of service (`workers.distributions`).
-    process: of the arrivals (`loadgen.arrivals`). changes: in the order of `at`."""
+    process: of the arrivals (`loadgen.attack.arrivals`). changes: in the order of `at`."""
 
     pools: tuple[ServicePool, ...]
     rate: float
@@ -149,7 +149,7 @@ class _Run:
         now = 0.0
         for j in range(self.requests):
             arrival = next_arrival(now)
-            assert arrival is not None, "the processes of loadgen.arrivals do not end"
+            assert arrival is not None, "the processes of loadgen.attack.arrivals do not end"
             now = arrival
             self._until(now)
             while changes and changes[0].at <= j:

@@ -18,15 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher import registry
-from dispatcher.core.choosing import argmin
-from dispatcher.core.interfaces import FleetView, Policy
+from dispatcher.core.argmin import argmin
+from dispatcher.core.policy import FleetView, Policy
+from dispatcher.core.rng import stream
 from dispatcher.core.router import Router
-from dispatcher.core.streams import stream
 from dispatcher.core.types import Added, Change, Completion, Decision, Outcome, PoolSpec, Ticket
 from dispatcher.core.types import Job as Request
-from loadgen.sim.contextual import Source, discipline
-from workers.disciplines import Job
-from workers.logistic import Context, chance, mean_rounds
+from loadgen.sim.job_scheduling import Source, discipline
+from workers.scheduling.disciplines import Job
+from workers.scheduling.logistic import Context, chance, mean_rounds
 
 ORACLES = ("work", "aware")
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatcher.recorders.memory import Row
+from dispatcher.telemetry.decisions import Row
 from loadgen.sim.model import Result, Scenario
 
 

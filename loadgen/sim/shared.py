@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher import registry
-from dispatcher.core.backlog import static_split
-from dispatcher.core.interfaces import FleetView, Policy, PoolView
+from dispatcher.core.policy import FleetView, Policy, PoolView
+from dispatcher.core.rng import stream
 from dispatcher.core.router import Router
-from dispatcher.core.streams import stream
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, PoolSpec, Report, Ticket
+from dispatcher.policies.partial_information.queue_estimate import static_split
 
 SURE = 1e12  # services that a guess is worth where rates are known
 

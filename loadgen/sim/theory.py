@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatcher.core.choosing import TOLERANCE
+from dispatcher.core.argmin import TOLERANCE
 from dispatcher.errors import ConfigError
 from workers.curves import Curve, Servers
 

@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.table import Table
 
 from dispatcher.errors import ConfigError
-from loadgen.experiments.backends import BackendError
+from loadgen.experiments.live.backends import BackendError
 from tests.bench.applications import entrants, rows, servers, tables, turns
 
 OUT = Path("out/bench-applications")

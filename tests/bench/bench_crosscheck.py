@@ -17,11 +17,11 @@ from tempfile import TemporaryDirectory
 from rich.console import Group
 from rich.table import Table
 
-from dispatcher.core.streams import stream
-from loadgen.arrivals import Poisson
-from loadgen.experiments.backends import LivePoolSpec, live_system, started
-from loadgen.experiments.exact import report
-from loadgen.schedule import schedule
+from dispatcher.core.rng import stream
+from loadgen.attack.arrivals import Poisson
+from loadgen.attack.schedule import schedule
+from loadgen.experiments.live.backends import LivePoolSpec, live_system, started
+from loadgen.experiments.theory_exact import report
 from loadgen.sim.model import Scenario, simulate
 from tests.bench.peers import missing
 

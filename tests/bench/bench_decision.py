@@ -11,8 +11,8 @@ from dispatcher import registry
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.router import Router
 from dispatcher.core.types import Added, Job, Outcome, PoolSpec
-from dispatcher.recorders.memory import Rows
-from dispatcher.recorders.prometheus import PrometheusRecorder
+from dispatcher.telemetry.decisions import Rows
+from dispatcher.telemetry.metrics import PrometheusRecorder
 
 POOLS, POLICIES, BATCHES = (2, 10, 100, 1000), ("curve", "lased", "optimistic", "greedy", "jsq", "round_robin"), 9
 

@@ -4,13 +4,13 @@ import asyncio
 
 from rich.table import Table
 
-from dispatcher.core.streams import stream
-from loadgen.arrivals import Poisson
-from loadgen.attack import Attack
-from loadgen.experiments.backends import LivePoolSpec, live_system
-from loadgen.histogram import distribution
-from loadgen.records import Records
-from loadgen.schedule import schedule
+from dispatcher.core.rng import stream
+from loadgen.attack.arrivals import Poisson
+from loadgen.attack.driver import Attack
+from loadgen.attack.histogram import distribution
+from loadgen.attack.records import Records
+from loadgen.attack.schedule import schedule
+from loadgen.experiments.live.backends import LivePoolSpec, live_system
 
 POOLS = (LivePoolSpec("a", 40.0, 40.0), LivePoolSpec("b", 200.0, 40.0))
 LAM, SECONDS, SEEDS = 144.0, 60.0, (1, 2)

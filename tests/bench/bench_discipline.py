@@ -8,13 +8,13 @@ import aiohttp
 import numpy as np
 from rich.table import Table
 
-from dispatcher.core.streams import stream
-from loadgen.arrivals import Poisson
-from loadgen.attack import Attack
-from loadgen.experiments.backends import LivePoolSpec, live_system
-from loadgen.records import Records
-from loadgen.schedule import choose_targets, schedule
-from loadgen.targets import Request
+from dispatcher.core.rng import stream
+from loadgen.attack.arrivals import Poisson
+from loadgen.attack.driver import Attack
+from loadgen.attack.records import Records
+from loadgen.attack.schedule import choose_targets, schedule
+from loadgen.attack.targets import Request
+from loadgen.experiments.live.backends import LivePoolSpec, live_system
 
 LAW = "logistic:1=2.1972,/report=-4.3944"  # done in a round with chance 0.9; below /report 0.1
 SHARES = (0.8, 0.2)

@@ -6,12 +6,12 @@ import re
 import aiohttp
 from rich.table import Table
 
-from dispatcher.core.streams import stream
-from loadgen.arrivals import Poisson
-from loadgen.attack import Attack
-from loadgen.experiments.backends import LivePoolSpec, live_system
-from loadgen.records import Records
-from loadgen.schedule import schedule
+from dispatcher.core.rng import stream
+from loadgen.attack.arrivals import Poisson
+from loadgen.attack.driver import Attack
+from loadgen.attack.records import Records
+from loadgen.attack.schedule import schedule
+from loadgen.experiments.live.backends import LivePoolSpec, live_system
 
 REQUESTS = 5000
 LOAD = 0.5

@@ -7,13 +7,13 @@ import contextlib
 import numpy as np
 from rich.table import Table
 
-from dispatcher.core.streams import stream
-from loadgen.arrivals import Poisson
-from loadgen.attack import Attack
-from loadgen.experiments.backends import LivePoolSpec, live_fleet
-from loadgen.records import Records
-from loadgen.schedule import choose_targets, schedule
-from loadgen.targets import Request
+from dispatcher.core.rng import stream
+from loadgen.attack.arrivals import Poisson
+from loadgen.attack.driver import Attack
+from loadgen.attack.records import Records
+from loadgen.attack.schedule import choose_targets, schedule
+from loadgen.attack.targets import Request
+from loadgen.experiments.live.backends import LivePoolSpec, live_fleet
 
 RATES = {"a": 100.0, "b": 50.0, "c": 25.0}
 LAM, SECONDS, DISPATCHERS = 100.0, 60.0, (1, 4)

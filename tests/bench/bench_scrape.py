@@ -9,7 +9,7 @@ import uvloop
 from prometheus_client import disable_created_metrics
 from rich.table import Table
 
-from dispatcher.app import SWITCH
+from dispatcher.cli import SWITCH
 from dispatcher.config import Config
 from dispatcher.service import Service
 

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 import aiohttp
 from rich.table import Table
 
-from loadgen.experiments.backends import started
+from loadgen.experiments.live.backends import started
 
 RATES, SECONDS, CLIENTS = (20, 50, 100, 200, 500), 6.0, 8
 

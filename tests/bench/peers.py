@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from loadgen.experiments.balancers import BALANCERS
+from loadgen.experiments.live.balancers import BALANCERS
 
 NGINX = """daemon off; worker_processes 1; pid {folder}/{name}.pid; error_log {folder}/{name}.err;
 events {{ worker_connections 20000; }}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.core.choosing import TIE_RULES, argmin, check_ties
+from dispatcher.core.argmin import TIE_RULES, argmin, check_ties
 from dispatcher.core.fleet import Pool
 from dispatcher.core.types import PoolSpec
 from dispatcher.errors import ConfigError, PolicyError

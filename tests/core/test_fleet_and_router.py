@@ -15,7 +15,7 @@ from dispatcher.errors import ConfigError, InternalError, NoPoolAvailable, Polic
 from dispatcher.policies.esed import Esed
 from dispatcher.policies.jsq import Jsq
 from dispatcher.policies.sed import Sed
-from dispatcher.recorders.memory import Rows
+from dispatcher.telemetry.decisions import Rows
 from dispatcher.testing import Recording, Table
 
 POOLS = [PoolSpec("a"), PoolSpec("b")]

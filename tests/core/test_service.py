@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.core import service
+from dispatcher.core import service_times as service
 from dispatcher.core.fleet import Pool
-from dispatcher.core.service import WINDOW, Overhead, ServiceClock, SortedWindow
+from dispatcher.core.service_times import WINDOW, Overhead, ServiceClock, SortedWindow
 from dispatcher.core.types import Decision, Job, PoolSpec, Ticket
 from workers.station import Station
 

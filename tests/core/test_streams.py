@@ -2,7 +2,7 @@
 
 from random import Random
 
-from dispatcher.core.streams import stream
+from dispatcher.core.rng import stream
 
 
 def test_a_stream_is_the_twister_seeded_by_seed_and_name():

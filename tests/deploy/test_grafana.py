@@ -22,11 +22,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.grafana import dashboards
-from dispatcher.shared import SharedLearning
-from loadgen.experiments.backends import LivePoolSpec, live_fleet, started
-from loadgen.exposition import Exposition
-from loadgen.records import Records
-from loadgen.watch import Watch
+from dispatcher.persistence.redis_sync import SharedLearning
+from loadgen.attack.progress import Watch
+from loadgen.attack.prometheus import Exposition
+from loadgen.attack.records import Records
+from loadgen.experiments.live.backends import LivePoolSpec, live_fleet, started
 from tests.net.harness import front
 
 FILES = sorted(dashboards.FOLDER.glob("*.json"))

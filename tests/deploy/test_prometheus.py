@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 import yaml
 
-from dispatcher.shared import SharedLearning
+from dispatcher.persistence.redis_sync import SharedLearning
 from tests.net.harness import answer_ok, front, get
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dispatcher.errors import ConfigError
-from loadgen.records import Records
+from loadgen.attack.records import Records
 from tests.bench import bench_applications
 from tests.bench.applications import entrants, servers, tables, work
 from tests.bench.applications.entrants import ENTRANTS, Entrant

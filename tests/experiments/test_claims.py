@@ -7,8 +7,8 @@ import pytest
 
 from dispatcher.errors import ConfigError
 from loadgen.experiments import claims
-from loadgen.experiments.compare import axis_of, difference
 from loadgen.experiments.results import Measured, Results, student
+from loadgen.experiments.sim_comparison import axis_of, difference
 from loadgen.experiments.spec import Cell, Spec
 from loadgen.sim.model import Scenario
 

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from dispatcher.errors import ConfigError
-from loadgen import versus
-from loadgen.experiments import contest, contest_shown
-from loadgen.experiments.backends import BackendError, LivePoolSpec, live_pools
-from loadgen.experiments.balancers import BALANCERS, balancer_system, parse
-from loadgen.experiments.contest import METRICS, Contest, Standing, System, policies, run
+from loadgen.cli import compare as versus
+from loadgen.experiments.live import comparison as contest
+from loadgen.experiments.live import comparison_report as contest_shown
+from loadgen.experiments.live.backends import BackendError, LivePoolSpec, live_pools
+from loadgen.experiments.live.balancers import BALANCERS, balancer_system, parse
+from loadgen.experiments.live.comparison import METRICS, Contest, Standing, System, policies, run
 
 POOLS = (LivePoolSpec("1", 100.0, 50.0), LivePoolSpec("2", 300.0, 50.0))
 CONTEST = Contest(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from loadgen.experiments import curve_study
-from loadgen.experiments.curve_study import QUICK, RULES, Summary, measured, scenarios
+from loadgen.experiments.studies import curve as curve_study
+from loadgen.experiments.studies.curve import QUICK, RULES, Summary, measured, scenarios
 
 
 def test_every_scenario_can_be_simulated():

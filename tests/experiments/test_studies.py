@@ -12,8 +12,11 @@ import pytest
 from rich.table import Table
 
 from dispatcher.errors import ConfigError
-from loadgen.experiments import acceptance, drift, multiqueue, noregret, partial, studies
-from loadgen.experiments.studies import Piece, verdict
+from loadgen.experiments import theory_hamacher as acceptance
+from loadgen.experiments.studies import drift, multiqueue, partial
+from loadgen.experiments.studies import no_regret as noregret
+from loadgen.experiments.studies import runner as studies
+from loadgen.experiments.studies.runner import Piece, verdict
 
 
 def square(n):

@@ -12,12 +12,12 @@ import aiohttp
 import numpy as np
 import pytest
 
-from dispatcher.core.streams import stream
-from loadgen.arrivals import Poisson
-from loadgen.attack import Attack
-from loadgen.experiments.backends import BackendError, LivePoolSpec, live_system, started
-from loadgen.records import Records
-from loadgen.schedule import schedule
+from dispatcher.core.rng import stream
+from loadgen.attack.arrivals import Poisson
+from loadgen.attack.driver import Attack
+from loadgen.attack.records import Records
+from loadgen.attack.schedule import schedule
+from loadgen.experiments.live.backends import BackendError, LivePoolSpec, live_system, started
 from tests.net.harness import eventually
 
 POOLS = (LivePoolSpec("small", 100.0, 100.0), LivePoolSpec("large", 200.0, 2.0))

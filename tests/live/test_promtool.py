@@ -6,7 +6,7 @@ import subprocess
 import aiohttp
 import pytest
 
-from loadgen.experiments.backends import LivePoolSpec, live_system
+from loadgen.experiments.live.backends import LivePoolSpec, live_system
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed (Debian: prometheus)")

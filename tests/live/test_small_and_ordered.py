@@ -5,13 +5,13 @@ import re
 import numpy as np
 import pytest
 
-from dispatcher.core.streams import stream
-from loadgen.arrivals import Poisson
-from loadgen.attack import Attack
-from loadgen.experiments.backends import LivePoolSpec, live_system
-from loadgen.records import Records
-from loadgen.schedule import choose_targets, schedule
-from loadgen.targets import Request
+from dispatcher.core.rng import stream
+from loadgen.attack.arrivals import Poisson
+from loadgen.attack.driver import Attack
+from loadgen.attack.records import Records
+from loadgen.attack.schedule import choose_targets, schedule
+from loadgen.attack.targets import Request
+from loadgen.experiments.live.backends import LivePoolSpec, live_system
 
 pytestmark = pytest.mark.slow
 

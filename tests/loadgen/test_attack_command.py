@@ -18,7 +18,7 @@ import psutil
 import pytest
 from aiohttp import web
 
-from loadgen.summary import Summary
+from loadgen.attack.summary import Summary
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +211,11 @@ def test_sending_processes_do_not_outlive_the_one_that_started_them(server):
 def children(process):
     """The sending processes, once they run."""
     for _ in range(200):
-        found = [child for child in psutil.Process(process.pid).children() if "loadgen.sender" in child.cmdline()]
+        found = [
+            child
+            for child in psutil.Process(process.pid).children()
+            if "loadgen.attack.worker_process" in child.cmdline()
+        ]
         wanted = int(process.args[process.args.index("--processes") + 1]) if "--processes" in process.args else 1
         if len(found) == wanted and all(len(child.net_connections()) > 0 for child in found):
             return found

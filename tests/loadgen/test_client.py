@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import trustme
 
-from loadgen.attack import Attack, Limits
-from loadgen.records import ERRORS, Records
-from loadgen.targets import Request
+from loadgen.attack.driver import Attack, Limits
+from loadgen.attack.records import ERRORS, Records
+from loadgen.attack.targets import Request
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Pool: a\r\n\r\nok"
 

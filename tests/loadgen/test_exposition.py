@@ -8,11 +8,11 @@ import pytest
 from aiohttp import web
 
 from dispatcher.errors import ConfigError
-from loadgen.attack import Attack, Limits
-from loadgen.exposition import Exposition
-from loadgen.records import Records
-from loadgen.targets import Request
-from loadgen.watch import Watch
+from loadgen.attack.driver import Attack, Limits
+from loadgen.attack.progress import Watch
+from loadgen.attack.prometheus import Exposition
+from loadgen.attack.records import Records
+from loadgen.attack.targets import Request
 
 
 async def test_a_run_is_told_as_it_goes():

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from loadgen.arrivals import Constant, Poisson, parse
-from loadgen.attack import Attack, Limits
-from loadgen.histogram import distribution
-from loadgen.pacer import Pacer
-from loadgen.records import Records
-from loadgen.schedule import schedule
+from loadgen.attack.arrivals import Constant, Poisson, parse
+from loadgen.attack.driver import Attack, Limits
+from loadgen.attack.histogram import distribution
+from loadgen.attack.pacer import Pacer
+from loadgen.attack.records import Records
+from loadgen.attack.schedule import schedule
 
 
 def test_a_poisson_schedule_is_the_stream_summed_up_and_not_rescaled():

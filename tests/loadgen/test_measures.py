@@ -8,18 +8,18 @@ from random import Random
 import numpy as np
 import pytest
 
-from loadgen import thresholds
-from loadgen.arrivals import Poisson, parse
-from loadgen.attack import Limits
-from loadgen.gaps import SLACK, TOLERANCE, Gaps
-from loadgen.histogram import Histogram
-from loadgen.metrics import measure
-from loadgen.plan import Plan, Traffic
-from loadgen.records import CLOSED, DROPPED, OPEN, TIMED_OUT, Effort, Records
-from loadgen.schedule import schedule
-from loadgen.summary import Summary, exit_code, summarize
-from loadgen.targets import Request
-from loadgen.verdict import judge, verdict
+from loadgen.attack import thresholds
+from loadgen.attack.arrival_fit import SLACK, TOLERANCE, Gaps
+from loadgen.attack.arrivals import Poisson, parse
+from loadgen.attack.driver import Limits
+from loadgen.attack.histogram import Histogram
+from loadgen.attack.measure import measure
+from loadgen.attack.plan import Plan, Traffic
+from loadgen.attack.records import CLOSED, DROPPED, OPEN, TIMED_OUT, Effort, Records
+from loadgen.attack.schedule import schedule
+from loadgen.attack.summary import Summary, exit_code, summarize
+from loadgen.attack.targets import Request
+from loadgen.attack.validity import judge, verdict
 
 
 def good_run(rate=100.0, seconds=20.0, late=0.0001, response=0.01, seed=1):

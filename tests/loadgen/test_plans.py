@@ -8,12 +8,12 @@ from random import Random
 import numpy as np
 import pytest
 
-from loadgen.arrivals import Constant, Poisson, Stage, Stages, parse, parse_stages
-from loadgen.attack import Limits
-from loadgen.plan import Plan, Traffic
-from loadgen.records import CHUNK, Records
-from loadgen.schedule import blocks, choose_owners, schedule, trace, write_trace
-from loadgen.targets import Request
+from loadgen.attack.arrivals import Constant, Poisson, Stage, Stages, parse, parse_stages
+from loadgen.attack.driver import Limits
+from loadgen.attack.plan import Plan, Traffic
+from loadgen.attack.records import CHUNK, Records
+from loadgen.attack.schedule import blocks, choose_owners, schedule, trace, write_trace
+from loadgen.attack.targets import Request
 
 
 def ks(values):

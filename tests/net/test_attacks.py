@@ -6,9 +6,9 @@ import errno
 
 import pytest
 
-from dispatcher.net.addresses import Address
-from dispatcher.net.settings import Timeouts
-from dispatcher.net.upstream import Target, Upstream
+from dispatcher.platform.sockets import Address
+from dispatcher.proxy.connection_pool import Target, Upstream
+from dispatcher.settings import Timeouts
 from tests.net.harness import answer_ok, eventually, front, get, status
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -47,7 +47,7 @@ async def test_a_client_that_does_not_read_is_let_go_whatever_it_sends(goes_on):
 
 
 async def test_a_refused_client_that_reads_nothing_is_let_go(monkeypatch):
-    monkeypatch.setattr("dispatcher.net.frontend.LINGER", 0.1)
+    monkeypatch.setattr("dispatcher.proxy.downstream.LINGER", 0.1)
     async with front() as f:
         client = await f.client()
         await client.send(b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n")

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from dispatcher.core.interfaces import Recorder
+from dispatcher.core.policy import Recorder
 from tests.net.harness import front
 
 GET = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n"

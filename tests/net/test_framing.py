@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.errors import BadRequest
-from dispatcher.net.framing import Body, Reader
+from dispatcher.http.framing import Body, Reader
 
 
 class Events:

@@ -3,10 +3,10 @@
 import pytest
 
 from dispatcher.errors import BadRequest, UpstreamProtocolError
-from dispatcher.net.answers import forward_response, parse_response, service_time
-from dispatcher.net.framing import Body
-from dispatcher.net.heads import forward_request, parse_request
-from dispatcher.net.peer import Peer
+from dispatcher.http.forwarded import Peer
+from dispatcher.http.framing import Body
+from dispatcher.http.request import forward_request, parse_request
+from dispatcher.http.response import forward_response, parse_response, service_time
 
 
 def request(*fields, line="GET / HTTP/1.1", host="a"):

@@ -144,7 +144,7 @@ async def test_a_drain_has_a_deadline():
 
 async def test_our_own_bug_is_a_500_and_counted(monkeypatch):
     async with front() as f:
-        monkeypatch.setattr("dispatcher.net.exchange.forward_request", lambda *_: 1 / 0)
+        monkeypatch.setattr("dispatcher.proxy.exchange.forward_request", lambda *_: 1 / 0)
         assert status(await f.ask(get())) == 500
         assert f.metric("lased_internal_errors_total") == 1
         await f.settled()

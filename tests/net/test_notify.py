@@ -12,7 +12,7 @@ import time
 import pytest
 
 from dispatcher.errors import ConfigError
-from dispatcher.net.notify import Notifier
+from dispatcher.platform.systemd import Notifier
 from tests.net.harness import answer_ok, front
 
 WAIT = 10.0

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from rich.console import Console
 
-from dispatcher.net.live import MOST, policy
+from dispatcher.admin.dashboard import MOST, policy
 from dispatcher.top import picture
 from tests.net.harness import answer_ok, front, get
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dispatcher.core.types import Report
-from dispatcher.net import orca
+from dispatcher.http import load_report as orca
 from tests.net.harness import front
 
 

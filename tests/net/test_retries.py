@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from dispatcher.net.retries import Budget
-from dispatcher.net.settings import Retry
+from dispatcher.proxy.retry_budget import Budget
+from dispatcher.settings import Retry
 from tests.net.harness import answer_ok, front, get, status
 
 

@@ -15,8 +15,8 @@ import trustme
 
 from dispatcher.config import load
 from dispatcher.errors import ConfigError, StartError
-from dispatcher.net.addresses import Address, listen_on
-from dispatcher.net.names import Names
+from dispatcher.platform.sockets import Address, listen_on
+from dispatcher.proxy.resolver import Names
 from tests.net.harness import Pool, Wire, answer_ok, eventually, front, get, status
 
 UPGRADE = get("/ws", "Connection: Upgrade", "Upgrade: x")
@@ -186,7 +186,7 @@ async def test_an_early_answer_is_heard_although_the_pool_did_not_listen():
 
 
 async def test_much_behind_the_upgrade_request_is_the_tunnels(monkeypatch):
-    from dispatcher.net.backend import PoolConnection
+    from dispatcher.proxy.upstream import PoolConnection
 
     gate, really = asyncio.Event(), PoolConnection.connection_made
 
@@ -220,7 +220,7 @@ async def test_a_pool_that_switches_with_its_last_words_holds_no_ticket(monkeypa
 
     async with front(leaves) as f:
         monkeypatch.setattr(
-            "dispatcher.net.backend.unread", lambda _: [SWITCH]
+            "dispatcher.proxy.upstream.unread", lambda _: [SWITCH]
         )  # what lay there when the reset was met
         client = await f.client()
         await client.send(UPGRADE)
@@ -483,7 +483,7 @@ async def test_a_connection_counts_before_its_handshake_is_done(tmp_path):
 
 
 def test_a_socket_whose_backlog_is_full_is_alive(tmp_path):
-    code = f"from dispatcher.net.addresses import *; listen_on('listen', Address(path={str(tmp_path / 's')!r}), 5)"
+    code = f"from dispatcher.platform.sockets import *; listen_on('listen', Address(path={str(tmp_path / 's')!r}), 5)"
     with socket.socket(socket.AF_UNIX) as live:
         live.bind(str(tmp_path / "s"))
         live.listen(0)

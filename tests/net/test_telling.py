@@ -6,10 +6,10 @@ from ipaddress import ip_network
 
 import pytest
 
-from dispatcher.access_log import AccessLog
 from dispatcher.errors import StartError
-from dispatcher.net.heads import forward_request, parse_request
-from dispatcher.net.peer import Peer
+from dispatcher.http.forwarded import Peer
+from dispatcher.http.request import forward_request, parse_request
+from dispatcher.telemetry.access_log import AccessLog
 from tests.net.harness import answer_ok, eventually, front, get, status
 
 TRUSTED = [ip_network("10.0.0.0/8"), ip_network("fd00::/8")]
@@ -172,7 +172,7 @@ def test_a_log_that_cannot_be_written_is_named():
 
 async def test_a_trace_goes_on_through_us_and_its_span_says_what_happened():
     trace = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
-    from dispatcher.spans import OpenTelemetry
+    from dispatcher.telemetry.tracing import OpenTelemetry
 
     exporter, seen = trace.InMemorySpanExporter(), []
 

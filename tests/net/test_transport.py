@@ -12,8 +12,8 @@ import pytest
 import trustme
 
 from dispatcher.errors import ConfigError, StartError, UpstreamUnreachable
-from dispatcher.net.addresses import Address, inherited, listen_on
-from dispatcher.net.names import Names
+from dispatcher.platform.sockets import Address, inherited, listen_on
+from dispatcher.proxy.resolver import Names
 from tests.net.harness import Pool, Wire, answer_ok, eventually, front, get, status
 
 CA = trustme.CA()
@@ -377,7 +377,7 @@ async def test_an_address_that_is_dead_is_passed_over(resolver):
 def test_sockets_from_systemd_are_taken_by_name(tmp_path):
     code = (
         "import os; os.environ['LISTEN_PID'] = str(os.getpid())\n"
-        "from dispatcher.net.addresses import inherited, bound\n"
+        "from dispatcher.platform.sockets import inherited, bound\n"
         "given = {key: [str(bound(s)) for s in there] for key, there in inherited(os.environ).items()}\n"
         "print(given, 'LISTEN_FDS' in os.environ)"
     )

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from dispatcher.net.probes import probe
+from dispatcher.proxy.health_checks import probe
 from dispatcher.registry import registered
 from tests.net.harness import Pool, answer_ok, eventually, front, get, status
 

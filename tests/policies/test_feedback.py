@@ -6,9 +6,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from dispatcher.core.sumtree import SumTree, WeightArray
 from dispatcher.core.types import Job, Outcome, PoolSpec
 from dispatcher.errors import ConfigError
+from dispatcher.policies.bandit_weights import SumTree, WeightArray
 from dispatcher.policies.exp3_ix import Exp3Ix
 from dispatcher.policies.recharge import Recharge
 from dispatcher.policies.tsallis_inf import TsallisInf, solve

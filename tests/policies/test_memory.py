@@ -7,8 +7,8 @@ import pytest
 
 from dispatcher import registry
 from dispatcher.core.memory import LastUse, half_life, unused_after
+from dispatcher.core.rng import stream
 from dispatcher.core.router import Router
-from dispatcher.core.streams import stream
 from dispatcher.core.types import Added, Job, Outcome, PoolSpec
 from dispatcher.errors import ConfigError
 from dispatcher.estimators.discounted import Discounted

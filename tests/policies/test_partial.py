@@ -5,13 +5,19 @@ from random import Random
 
 import pytest
 
-from dispatcher.core import whittle as theory
-from dispatcher.core.backlog import expected_left, psi, static_split, upper_gamma, with_others
 from dispatcher.core.router import Router
-from dispatcher.core.sight import Rate, Sight
 from dispatcher.core.types import Added, Job, Outcome, PoolSpec, Report
 from dispatcher.errors import ConfigError
 from dispatcher.policies import whittle
+from dispatcher.policies.partial_information import whittle_index as theory
+from dispatcher.policies.partial_information.observation import Rate, Sight
+from dispatcher.policies.partial_information.queue_estimate import (
+    expected_left,
+    psi,
+    static_split,
+    upper_gamma,
+    with_others,
+)
 from dispatcher.policies.partial_sed import PartialSed
 from dispatcher.policies.whittle import Myopic, Whittle
 

@@ -34,7 +34,7 @@ def test_options_take_the_declared_types():
         ("lasd", {}, "did you mean 'lased'"),
         ("nowhere:Policy", {}, "cannot be loaded"),
         ("dispatcher.policies.jsq:Nope", {}, "cannot be loaded"),
-        ("dispatcher.core.delay:__doc__", {}, "not something to be called"),
+        ("dispatcher.core.expected_delay:__doc__", {}, "not something to be called"),
         ("lased", {"n": 3}, "has no option 'n'"),
         ("lased", {"alfa": 3.0}, "did you mean 'alpha'"),
         ("lased", {"n0": "many"}, "n0 must be int, not 'many'"),

@@ -9,8 +9,8 @@ import gc
 
 import pytest
 
-from dispatcher.net.frontend import ClientConnection
-from dispatcher.net.upstream import PoolConnection
+from dispatcher.proxy.connection_pool import PoolConnection
+from dispatcher.proxy.downstream import ClientConnection
 from tests.net.harness import Pool, answer_ok, eventually, front, get, status
 from tests.net.test_reload import with_pools
 from tests.proxy.sound import OK, Holds, Records, alone, asking, deaf_port, queue, scrape, sound, turns, upstream

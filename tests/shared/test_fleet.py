@@ -7,13 +7,13 @@ import aiohttp
 import numpy as np
 import pytest
 
-from dispatcher.core.streams import stream
-from loadgen.arrivals import Poisson
-from loadgen.attack import Attack
-from loadgen.experiments.backends import LivePoolSpec, live_fleet
-from loadgen.records import Records
-from loadgen.schedule import choose_targets, schedule
-from loadgen.targets import Request
+from dispatcher.core.rng import stream
+from loadgen.attack.arrivals import Poisson
+from loadgen.attack.driver import Attack
+from loadgen.attack.records import Records
+from loadgen.attack.schedule import choose_targets, schedule
+from loadgen.attack.targets import Request
+from loadgen.experiments.live.backends import LivePoolSpec, live_fleet
 from tests.shared.redis_server import Redis
 
 POOLS = (LivePoolSpec("a", 200.0, 50.0), LivePoolSpec("b", 400.0, 50.0))

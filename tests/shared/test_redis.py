@@ -8,12 +8,12 @@ from random import Random
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dispatcher import shared
 from dispatcher.core.router import Router
 from dispatcher.core.types import Added, Job, Outcome, PoolSpec, Removed
+from dispatcher.persistence import redis_sync as shared
+from dispatcher.persistence.redis_sync import SharedLearning
 from dispatcher.policies.greedy import Greedy
 from dispatcher.policies.lased import Lased
-from dispatcher.shared import SharedLearning
 from tests.shared.redis_server import Redis
 
 pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="redis-server is not installed")

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from loadgen.experiments.studies import spread
-from loadgen.sim.buffers import (
+from loadgen.experiments.studies.runner import spread
+from loadgen.sim.single_buffer import (
     WORST_RATIO,
     Scene,
     Servers,

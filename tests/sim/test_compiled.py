@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dispatcher.errors import ConfigError
 from loadgen.sim.compiled import KINDS, Compiled, obstacle
 from loadgen.sim.model import Scenario, simulate
-from loadgen.sim.twister import records_of, service, uniform
+from loadgen.sim.rng import records_of, service, uniform
 from workers import distributions
 
 LAWS = ("exp", "fixed", "lognormal:cv=2", "hyperexp:cv=3", "pareto:shape=2.5")

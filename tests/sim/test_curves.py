@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dispatcher.errors import ConfigError
-from loadgen.experiments.exact import report
+from loadgen.experiments.theory_exact import report
 from loadgen.sim import theory
 from workers.curves import parse_curve
 

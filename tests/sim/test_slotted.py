@@ -4,8 +4,9 @@ program's."""
 import numpy as np
 import pytest
 
-from loadgen.experiments.whittle import SYSTEMS
-from loadgen.sim import shared, slotted
+from loadgen.experiments.studies.whittle import SYSTEMS
+from loadgen.sim import shared
+from loadgen.sim import whittle_slots as slotted
 
 EXACT = {
     "A": (7.32502877, 7.30282783, 7.31888529, 5.99703847, 4.98639734, 7.35412774),

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from loadgen.experiments.studies import spread
-from loadgen.sim import contextual
-from loadgen.sim.contextual import Source
-from workers.disciplines import RESORTED, Esept, Fcfs, Job, Sept
-from workers.lcp import CAPS, SEEN, Lcp, edges_between
-from workers.logistic import Logistic, fit, mean_rounds
-from workers.planner import Queue, optimum, sept
+from loadgen.experiments.studies.runner import spread
+from loadgen.sim import job_scheduling as contextual
+from loadgen.sim.job_scheduling import Source
+from workers.scheduling.disciplines import RESORTED, Esept, Fcfs, Job, Sept
+from workers.scheduling.lcp import CAPS, SEEN, Lcp, edges_between
+from workers.scheduling.logistic import Logistic, fit, mean_rounds
+from workers.scheduling.planner import Queue, optimum, sept
 
 FAST, SLOW = (1.0, 0.0), (1.0, 1.0)
 THETA = (math.log(9), -2 * math.log(9))  # done with chance 0.9, and 0.1

@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from workers.disciplines import Esept, Fcfs, Sept
 from workers.distributions import LAWS, Fixed, parse
 from workers.profiles import Profiled, parse_profile
+from workers.scheduling.disciplines import Esept, Fcfs, Sept
 from workers.server import LivePool, QueueFullError, make_server
 from workers.station import Station
 

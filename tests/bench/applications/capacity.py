@@ -5,9 +5,9 @@ The clients speak to the pools directly and at the same time, because pools of o
 
 import asyncio
 
-from loadgen.client import Client, Sending
-from loadgen.experiments.backends import BackendError
-from loadgen.targets import Request
+from loadgen.attack.client import Client, Sending
+from loadgen.attack.targets import Request
+from loadgen.experiments.live.backends import BackendError
 from tests.bench.applications.work import NUMBER
 
 WARM_SECONDS = 0.5

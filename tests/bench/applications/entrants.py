@@ -1,7 +1,7 @@
 """This module lists the load balancers. No configuration contains speeds, weights or numbers of servers.
 
 A policy of ours is a `lased-dispatcher serve` with this policy; the others run with one worker or one processor, as
-loadgen.experiments.balancers starts them.
+loadgen.experiments.live.balancers starts them.
 """
 
 import contextlib
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from dispatcher import registry
 from dispatcher.errors import ConfigError
-from loadgen.experiments.backends import started
-from loadgen.experiments.balancers import balancer_system, parse
+from loadgen.experiments.live.backends import started
+from loadgen.experiments.live.balancers import balancer_system, parse
 
 OURS = (("curve", ["--policy", "curve"]), ("lased", ["--policy", "lased"]))
 OTHERS = (

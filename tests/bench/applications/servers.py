@@ -12,8 +12,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.experiments.backends import running
-from loadgen.experiments.balancers import free_port, listening
+from loadgen.experiments.live.backends import running
+from loadgen.experiments.live.balancers import free_port, listening
 from tests.bench.applications.work import create_database
 
 HERE = Path(__file__).resolve().parent

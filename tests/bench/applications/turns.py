@@ -15,14 +15,14 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from dispatcher.core.streams import stream
-from loadgen.arrivals import Poisson
-from loadgen.attack import Attack, Limits
+from dispatcher.core.rng import stream
+from loadgen.attack.arrivals import Poisson
+from loadgen.attack.driver import Attack, Limits
+from loadgen.attack.histogram import distribution
+from loadgen.attack.records import Records
+from loadgen.attack.schedule import choose_targets, schedule
+from loadgen.attack.targets import Request
 from loadgen.experiments.results import sources
-from loadgen.histogram import distribution
-from loadgen.records import Records
-from loadgen.schedule import choose_targets, schedule
-from loadgen.targets import Request
 from tests.bench.applications import capacity
 from tests.bench.applications.servers import HERE, servers
 from tests.bench.applications.work import COSTLY, NUMBER

@@ -1,0 +1,1 @@
+"""The admin port: metrics, state, control, and the live page."""

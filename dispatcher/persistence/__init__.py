@@ -1,0 +1,1 @@
+"""Learned state: on disk, and shared with other dispatchers through Redis."""

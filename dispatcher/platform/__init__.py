@@ -1,0 +1,1 @@
+"""The machine below: clock, sockets, TLS contexts and systemd."""

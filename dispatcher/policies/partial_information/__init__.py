@@ -1,0 +1,1 @@
+"""What is known of pools whose queues are not seen: estimates, observations and indices."""

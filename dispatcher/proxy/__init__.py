@@ -1,0 +1,1 @@
+"""The forwarding path: client connections, exchanges and pool connections."""

@@ -1,0 +1,1 @@
+"""Records of what happened: metrics, decisions, access log, traces and shadow policies."""

@@ -1,0 +1,1 @@
+"""Sends one run of live traffic and judges it."""

@@ -1,0 +1,126 @@
+"""How long jobs take, by their context: the geometric law with a logistic rate, and its coefficients learned. PURE.
+
+A job with context x that is in service is done in a round with chance σ(θ·x). Coefficients are learned one job at a
+time (`Logistic.learn`, d² operations) and, when the number of jobs has doubled, from all so far (`fit`). Rows are (x,
+rounds in service, whether it ended). Source: as `workers.scheduling.disciplines`; the online step is one of Newton's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Context = tuple[float, ...]
+Floats = NDArray[np.float64]
+Row = tuple[Context, float, bool]
+LONGEST = 1e9  # rounds that a mean may be
+KEPT = 4096  # rows for fitting again
+STEPS, SMALLEST, CLOSE = 40, 1e-3, 1e-24  # of Newton; scale of a step; its gain, of the cost
+
+
+def chance(theta: Sequence[float], x: Context) -> float:
+    """σ(θ·x), of being done in a round."""
+    return 1 / mean_rounds(theta, x)
+
+
+def mean_rounds(theta: Sequence[float], x: Context) -> float:
+    """1 + e^(−θ·x).
+
+    >>> mean_rounds((0.0, 1.0), (1.0, 0.0))
+    2.0
+    """
+    z = 0.0
+    for coefficient, component in zip(theta, x, strict=True):
+        z += coefficient * component
+    return min(1 + math.exp(-z), LONGEST) if z > -700 else LONGEST
+
+
+class Logistic:
+    """Coefficients of ridge regression, step by step.
+
+    d: components of a context. kappa: of the penalty κ/2 |θ|². kept: the first so many rows are kept and fitted exactly
+    whenever there are twice as many as at the last time.
+
+    >>> model = Logistic(2, kept=0)
+    >>> for x, rounds in (((1.0, 0.0), 1), ((1.0, 1.0), 7)):
+    ...     model.learn(x, rounds)
+    >>> model.theta[1] < 0
+    True
+    """
+
+    def __init__(self, d: int, kappa: float = 1.0, kept: int = KEPT) -> None:
+        if d < 1 or not 1e-3 <= kappa <= 1e6:
+            raise ValueError(f"a model needs components and a kappa from 0.001 to 1e6, not {d} and {kappa:g}")
+        self.kappa = kappa
+        self.observations = 0
+        self._theta = np.zeros(d)
+        self._c: Floats = np.eye(d) / kappa
+        self._kept = kept
+        self._rows: list[Row] = []
+        self._fitted = 32
+
+    @property
+    def theta(self) -> tuple[float, ...]:
+        return tuple(self._theta.tolist())
+
+    def learn(self, x: Context, rounds: float, finished: bool = True) -> None:
+        """One more job: so many rounds in service, to its end or not."""
+        if not 0 < rounds < math.inf:
+            return
+        row = np.array(x)
+        p = _sigma(float(self._theta @ row))
+        weight = rounds * p * (1 - p)
+        cx = self._c @ row
+        self._c = self._c - np.outer(cx, cx) * (weight / (1 + weight * float(row @ cx)))
+        step = (self._c @ row) * (finished - rounds * p)
+        size = float(np.linalg.norm(step))
+        self._theta = self._theta + step / max(1.0, size)
+        self.observations += 1
+        if self._kept:
+            self._keep((x, rounds, finished))
+
+    def _keep(self, row: Row) -> None:
+        self._rows.append(row)
+        if self.observations == 2 * self._fitted:
+            self._fitted = self.observations
+            with contextlib.suppress(np.linalg.LinAlgError):  # what was learned step by step stands
+                self._theta, self._c = fit(self._rows, self.kappa, self._theta)
+        if self.observations == self._kept:  # steps are good enough from here on
+            self._kept, self._rows = 0, []
+
+
+def fit(rows: Sequence[Row], kappa: float = 1.0, start: Floats | None = None) -> tuple[Floats, Floats]:
+    """The minimum of Σ (n ln(1 + e^(x·θ)) − y x·θ) + κ/2 |θ|² by damped Newton steps, and the inverse Hessian there.
+
+    Raises LinAlgError where rounding hides the penalty."""
+    x = np.array([row[0] for row in rows])
+    n, y = np.array([row[1] for row in rows], dtype=float), np.array([row[2] for row in rows], dtype=float)
+
+    def cost(theta: Floats) -> float:
+        z = x @ theta
+        return float((n * np.logaddexp(0, z) - y * z).sum() + kappa / 2 * theta @ theta)
+
+    theta = np.zeros(x.shape[1]) if start is None else start
+    now = cost(theta)
+    for _ in range(STEPS):
+        p = 1 / (1 + np.exp(-np.clip(x @ theta, -700, 700)))
+        gradient = x.T @ (n * p - y) + kappa * theta
+        hessian = (x * (n * p * (1 - p))[:, None]).T @ x + kappa * np.eye(len(theta))
+        step = np.linalg.solve(hessian, gradient)
+        scale, before = 1.0, now
+        while (now := cost(theta - scale * step)) > before and scale > SMALLEST:
+            scale /= 2
+        if now > before:  # no step helps: what is left is rounding
+            break
+        theta = theta - scale * step
+        if float(gradient @ step) <= CLOSE * abs(now):
+            break
+    return theta, np.linalg.inv(hessian)
+
+
+def _sigma(z: float) -> float:
+    return 1 / (1 + math.exp(-z)) if z > -700 else 0.0
