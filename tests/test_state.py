@@ -98,7 +98,7 @@ async def test_a_restart_keeps_what_was_learned(tmp_path, policy):
     async with front(policy=policy, state_file=str(path)) as f:
         for _ in range(20):
             assert status(await f.ask(get())) == 200
-        await f.settled()
+        await f.wait_idle()
         learned = f.service.router.policy.remember()
     assert learned
     async with front(policy=policy, state_file=str(path)) as f:
@@ -109,12 +109,12 @@ async def test_a_file_of_another_policy_costs_one_warning_and_keeps_what_that_po
     path = tmp_path / "state.json"
     async with front(policy="lased", state_file=str(path)) as f:
         assert status(await f.ask(get())) == 200
-        await f.settled()
+        await f.wait_idle()
         learned = f.service.router.policy.remember()
     with capture_logs() as logs:
         async with front(policy="curve", state_file=str(path)) as f:
             assert status(await f.ask(get())) == 200
-            await f.settled()
+            await f.wait_idle()
     assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == ["state_of_another_policy"]
     assert state.load(path)["rates"] == learned
     assert state.load(path)["curves"].keys() == learned.keys()
@@ -129,7 +129,7 @@ async def test_curves_that_cannot_be_are_not_used(tmp_path, damage):
     with capture_logs() as logs:
         async with front(policy="curve", state_file=str(path)) as f:
             assert status(await f.ask(get())) == 200
-            await f.settled()
+            await f.wait_idle()
     assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == ["state_ignored"]
     assert state.load(path)["rates"] == RATES
 
@@ -140,7 +140,7 @@ async def test_a_damaged_file_is_ignored_with_a_warning_and_replaced(tmp_path):
     with capture_logs() as logs:
         async with front(policy="lased", state_file=str(path)) as f:
             assert status(await f.ask(get())) == 200
-            await f.settled()
+            await f.wait_idle()
     assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == ["state_ignored"]
     assert state.load(path) is not None
 

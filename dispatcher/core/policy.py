@@ -252,7 +252,7 @@ class Recorder(Protocol):
         """The fleet is as the policy saw it."""
         return
 
-    def settled(self, done: Completion, fleet: FleetView) -> None:
+    def completed(self, done: Completion, fleet: FleetView) -> None:
         """The fleet is as after the departure."""
         return
 

@@ -25,7 +25,7 @@ REMEMBERED = 256  # pools whose service clocks are kept, at the most, beside tho
 class Router:
     """Routes jobs by a policy, keeps the counts, infers service times, tells recorders.
 
-    policy: see `interfaces.Policy`. recorders: called in this order. infer: rebuild the service times that `settle`
+    policy: see `interfaces.Policy`. recorders: called in this order. infer: rebuild the service times that `complete`
     is not told (the live service; a simulator knows them).
     """
 
@@ -47,9 +47,9 @@ class Router:
     def route(self, job: Job, now: float, exclude: frozenset[str] = NOTHING, sent: bool = True) -> Ticket:
         """Choose a pool and join it.
 
-        exclude: pools this job must not go to. sent: the whole request goes with it; if not, call `sent` when it has.
-        Raises NoPoolAvailable if no pool is left, PoolsFull if those that are have no room. Every ticket must be
-        settled, exactly once, by whoever asked for it.
+        exclude: pools this job must not go to. sent: the whole request goes with it; if not, call `request_sent` when
+        it has. Raises NoPoolAvailable if no pool is left, PoolsFull if those that are have no room. The caller must
+        complete every ticket exactly once.
         """
         fleet: Fleet | View = self.fleet.without(exclude) if exclude else self.fleet
         if not fleet.pools:
@@ -78,21 +78,21 @@ class Router:
         ticket = Ticket(job, decision, now, pool, self.policy)
         self.fleet.open_one(pool)
         if sent:
-            self.sent(ticket, now)
+            self.request_sent(ticket, now)
         return ticket
 
-    def sent(self, ticket: Ticket, now: float) -> None:
+    def request_sent(self, ticket: Ticket, now: float) -> None:
         """The last byte of the request is on its way: the pool can begin."""
         if self._clocks is not None:
             self._clock(ticket.pool).arrived(ticket, now)
 
-    def blur(self, ticket: Ticket, now: float) -> None:
+    def discard_timing(self, ticket: Ticket, now: float) -> None:
         """When this request ends will not show when the pool was done with it, as when its client reads too slowly."""
-        ticket.blurred = True
+        ticket.timing_discarded = True
         if self._clocks is not None:
             self._clock(ticket.pool).forget(ticket, now)
 
-    def settle(
+    def complete(
         self,
         ticket: Ticket,
         now: float,
@@ -112,7 +112,7 @@ class Router:
         ticket.
         """
         if not ticket.is_open:
-            raise InternalError(f"{ticket!r} is settled twice")
+            raise InternalError(f"{ticket!r} is completed twice")
         ticket.is_open = False
         pool, served = ticket.pool, outcome is Outcome.OK
         teaches = teaches and served
@@ -126,7 +126,7 @@ class Router:
         if ticket.by is not self.policy:  # what its own policy noted on it would mislead another
             ticket.decision = replace(ticket.decision, memo=None)
         taught = service_time if teaches else None
-        clear = teaches and not ticket.blurred
+        clear = teaches and not ticket.timing_discarded
         done = Completion(ticket, now, taught, outcome, report, accepted, retry_after, clear, first_byte_at)
         try:
             self.policy.learn(done, self.fleet)
@@ -134,9 +134,9 @@ class Router:
             self._fault("learn", error, now)
         for recorder in self._recorders:
             try:
-                recorder.settled(done, self.fleet)
+                recorder.completed(done, self.fleet)
             except Exception as error:  # noqa: BLE001 - as above
-                self._fault("settled", error, now)
+                self._fault("completed", error, now)
         return done
 
     def apply(self, change: Change, now: float) -> None:

@@ -104,13 +104,13 @@ class Decision:
 
 
 class Ticket:
-    """One request's claim on a pool: opened by `Router.route`, closed once by `Router.settle`.
+    """One request's claim on a pool: opened by `Router.route`, closed once by `Router.complete`.
 
-    by: the policy that decided. found: how many requests were at the pool before it. blurred: its end does not show
-    when the pool was done with it.
+    by: the policy that decided. found: how many requests were at the pool before it. timing_discarded: its
+    end does not show when the pool was done with it.
     """
 
-    __slots__ = ("blurred", "by", "decision", "found", "is_open", "job", "pool", "routed_at")
+    __slots__ = ("by", "decision", "found", "is_open", "job", "pool", "routed_at", "timing_discarded")
 
     def __init__(self, job: Job, decision: Decision, routed_at: float, pool: Pool, by: object = None) -> None:
         self.job = job
@@ -120,10 +120,10 @@ class Ticket:
         self.by = by
         self.found = pool.in_flight
         self.is_open = True
-        self.blurred = False
+        self.timing_discarded = False
 
     def __repr__(self) -> str:
-        return f"<Ticket {self.job.number} on {self.pool.id} {'open' if self.is_open else 'settled'}>"
+        return f"<Ticket {self.job.number} on {self.pool.id} {'open' if self.is_open else 'closed'}>"
 
 
 class Interval(NamedTuple):

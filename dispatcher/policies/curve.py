@@ -313,7 +313,7 @@ class Curve(IndexPolicy):
         counts as well: without any observation the pool would be tried again and again."""
         if done.accepted is False or done.outcome in (Outcome.FAILED, Outcome.TIMED_OUT):
             return True
-        unusable = done.outcome is Outcome.OK and not done.teaches and not done.ticket.blurred
+        unusable = done.outcome is Outcome.OK and not done.teaches and not done.ticket.timing_discarded
         return unusable and state.departed < TRIALS * self._weight
 
     def _judge_revisit(self, ticket: Ticket, now: float) -> None:

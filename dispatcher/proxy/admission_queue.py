@@ -66,7 +66,7 @@ class Queue(Recorder):
         if self._line:
             self._line[0].call()
 
-    def settled(self, done: Completion, fleet: FleetView) -> None:
+    def completed(self, done: Completion, fleet: FleetView) -> None:
         self.call()
 
     def changed(self, change: Change, now: float) -> None:

@@ -245,7 +245,7 @@ class Exchange:
             self._ticket = self._connection = None
             ended_at = self._answered_at or forwarder.clock()
             teaches = 200 <= self._status < 400  # not the length of a tunnel, nor how fast something went wrong
-            done = forwarder.router.settle(
+            done = forwarder.router.complete(
                 ticket,
                 ended_at,
                 outcome,
@@ -260,7 +260,7 @@ class Exchange:
             if connection is not None:
                 connection.release()
             if not isinstance(fault, UpstreamStale):  # the end of an old connection says nothing of the pool now
-                forwarder.health.settled(done, self._is_expected(fault))
+                forwarder.health.attempt_ended(done, self._is_expected(fault))
         return fault
 
     def _is_expected(self, fault: RequestError | None) -> bool:
@@ -327,14 +327,14 @@ class Exchange:
     def upload_ended(self) -> None:
         """The last byte of the request is here, and goes on at once."""
         if self._ticket is not None and not self.begun:
-            self._forwarder.router.sent(self._ticket, self._forwarder.clock())
+            self._forwarder.router.request_sent(self._ticket, self._forwarder.clock())
 
     def client_writable(self, writable: bool) -> None:
         """The client takes its answer too slowly; or well again."""
         if self._connection is not None:
             self._connection.hold(not writable)
             if self._ticket is not None:
-                self._forwarder.router.blur(self._ticket, self._forwarder.clock())
+                self._forwarder.router.discard_timing(self._ticket, self._forwarder.clock())
 
     # -- upstream.Conversation: called by the pool's connection
 
@@ -386,7 +386,7 @@ class Exchange:
         assert self._connection is not None
         assert self._ticket is not None
         self.keep_alive = False
-        self._forwarder.router.blur(self._ticket, self._forwarder.clock())
+        self._forwarder.router.discard_timing(self._ticket, self._forwarder.clock())
         self._client.join(self._connection, rest, self._tunnel_over)
 
     @property

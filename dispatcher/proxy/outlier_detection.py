@@ -151,7 +151,7 @@ class PoolHealth:
             state.probed_down = False
             self._judge(state)
 
-    def settled(self, done: Completion, expected: bool = False) -> None:
+    def attempt_ended(self, done: Completion, expected: bool = False) -> None:
         """A request on a pool is over. What was sent before the pool came back says nothing of it now.
 
         expected: the pool works, and has turned the request away as it should."""

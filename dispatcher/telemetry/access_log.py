@@ -30,7 +30,7 @@ class AccessLog:
         self._path = path
         self._line: Callable[[dict[str, Any]], str] = combined if form == "combined" else json.dumps
         self._writer = LineWriter[dict[str, Any]](self._open, self._render)
-        self.flush, self.settle, self.close = self._writer.flush, self._writer.settle, self._writer.close
+        self.flush, self.wait_idle, self.close = self._writer.flush, self._writer.wait_idle, self._writer.close
 
     def _open(self) -> TextIO:
         try:

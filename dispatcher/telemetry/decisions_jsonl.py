@@ -17,7 +17,7 @@ class JsonLines(Recorder):
     def __init__(self, path: Path, rows: Rows) -> None:
         self._rows = rows
         self._writer = LineWriter[Row](lambda: path.open("w", encoding="utf-8"), lambda row: json.dumps(row.plain()))
-        self.flush, self.settle, self.close = self._writer.flush, self._writer.settle, self._writer.close
+        self.flush, self.wait_idle, self.close = self._writer.flush, self._writer.wait_idle, self._writer.close
 
     def chosen(self, job: Job, decision: Decision, fleet: FleetView, now: float) -> None:
         self._writer.put(self._rows.rows[-1])

@@ -104,7 +104,7 @@ class PrometheusRecorder:
     def chosen(self, job: Job, decision: Decision, fleet: FleetView, now: float) -> None:
         self._chosen[decision.pool][decision.phase].inc()
 
-    def settled(self, done: Completion, fleet: FleetView) -> None:
+    def completed(self, done: Completion, fleet: FleetView) -> None:
         if done.service_time is not None:
             served = self._served.get(done.ticket.pool.id)
             if served is not None:

@@ -46,11 +46,11 @@ class Shadow(Recorder):
         self.disagreements += own.pool != decision.pool
         self.meter.chosen(job, own, fleet, now)
 
-    def settled(self, done: Completion, fleet: FleetView) -> None:
+    def completed(self, done: Completion, fleet: FleetView) -> None:
         ticket = done.ticket
         if ticket.decision.memo is not None:  # the note of another policy
             bare = Ticket(ticket.job, replace(ticket.decision, memo=None), ticket.routed_at, ticket.pool)
-            bare.found, bare.blurred = ticket.found, ticket.blurred
+            bare.found, bare.timing_discarded = ticket.found, ticket.timing_discarded
             done = replace(done, ticket=bare)
         try:
             self.policy.learn(done, fleet)
@@ -89,9 +89,9 @@ class Shadows(Recorder):
         for shadow in self._shadows:
             shadow.chosen(job, decision, fleet, now)
 
-    def settled(self, done: Completion, fleet: FleetView) -> None:
+    def completed(self, done: Completion, fleet: FleetView) -> None:
         for shadow in self._shadows:
-            shadow.settled(done, fleet)
+            shadow.completed(done, fleet)
 
     def changed(self, change: Change, now: float) -> None:
         for shadow in self._shadows:

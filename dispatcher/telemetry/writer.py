@@ -53,14 +53,14 @@ class LineWriter(Generic[Entry]):
             self._idle.clear()
             self._batches.put((self._file, entries))
 
-    def settle(self) -> bool:
+    def wait_idle(self) -> bool:
         """Wait for the batch that is under way, for tests and for the end; whether it is done."""
         return self._idle.wait(ENDING)
 
     def reopen(self) -> None:
         """Go on in a file of the same name: the old one may have been moved away."""
         fresh = self._open()
-        self.settle()
+        self.wait_idle()
         self._hand_over()
         self._batches.put((self._file, []))  # closes it, after what is to be written to it
         self._file = fresh
@@ -81,9 +81,9 @@ class LineWriter(Generic[Entry]):
 
     def close(self) -> None:
         """Write what is left, if that can be done in time. Raises OSError."""
-        self.settle()
+        self.wait_idle()
         self.flush()
-        if not self.settle():
+        if not self.wait_idle():
             raise TimeoutError(0, "the file does not take what is left")
         self._batches.put((self._file, []))
         self._batches.put(None)

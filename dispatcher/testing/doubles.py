@@ -23,7 +23,7 @@ class Recording:
     def chosen(self, job: Job, decision: Decision, fleet: FleetView, now: float) -> None:
         self.decisions.append((decision, tuple(pool.in_flight for pool in fleet.pools)))
 
-    def settled(self, done: Completion, fleet: FleetView) -> None:
+    def completed(self, done: Completion, fleet: FleetView) -> None:
         self.completions.append(done)
 
     def changed(self, change: Change, now: float) -> None:
@@ -75,13 +75,13 @@ class Table:
         self.open.remove(ticket)
         accepted = True if outcome is Outcome.OK else None
         told = service_time if outcome is Outcome.OK else None
-        self.router.settle(ticket, self.now, outcome, told, accepted=accepted)
+        self.router.complete(ticket, self.now, outcome, told, accepted=accepted)
 
     def reject(self, ticket: Ticket, retry_after: float = 0.0) -> None:
         """The pool would not have it."""
         self.now += 1.0
         self.open.remove(ticket)
-        self.router.settle(ticket, self.now, Outcome.FAILED, accepted=False, retry_after=retry_after)
+        self.router.complete(ticket, self.now, Outcome.FAILED, accepted=False, retry_after=retry_after)
 
     def add(self, spec: PoolSpec) -> None:
         self.now += 1.0

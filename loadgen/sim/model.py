@@ -169,7 +169,7 @@ def simulate(scenario: Scenario, seed: int, keep_rows: bool = False) -> Result:
     next_arrival = processes.parse(scenario.process, scenario.lam, stream(seed, "arrivals")).next_arrival
     heap: list[tuple[float, int, float, Ticket]] = []
     push, pop = heapq.heappush, heapq.heappop
-    route, settle, ok = router.route, router.settle, Outcome.OK
+    route, complete, ok = router.route, router.complete, Outcome.OK
     now, began_at, sojourns = 0.0, 0.0, 0.0
     for n in range(1, scenario.arrivals + 1):
         arrival = next_arrival(now)
@@ -177,7 +177,7 @@ def simulate(scenario: Scenario, seed: int, keep_rows: bool = False) -> Result:
         now = arrival
         while heap and heap[0][0] <= now:
             finish, _, work, ticket = pop(heap)
-            settle(ticket, finish, ok, work)
+            complete(ticket, finish, ok, work)
         ticket = route(Job(n), now)
         pool = ticket.pool.id
         work = laws[pool].sample(stations[pool].starts_at(now))
@@ -196,7 +196,7 @@ def simulate(scenario: Scenario, seed: int, keep_rows: bool = False) -> Result:
     arrived_until = now
     while heap:
         finish, _, work, ticket = pop(heap)
-        settle(ticket, finish, ok, work)
+        complete(ticket, finish, ok, work)
     measured = scenario.arrivals - scenario.warmup
     estimates: Mapping[str, Estimate] = policy.estimates()
     return Result(

@@ -205,7 +205,7 @@ class _Run:
     def _respond(self, now: float, request: int) -> None:
         ticket, router, _ = self.tickets.pop(request)
         self.times[request] = now - self.arrived[request]
-        router.settle(ticket, now, Outcome.OK)
+        router.complete(ticket, now, Outcome.OK)
 
     def _change(self, change: ServiceChange, now: float) -> None:
         curve, pool = self.scene.pools[change.pool].curve, self.pools[change.pool]

@@ -150,7 +150,7 @@ def simulate(rule: str, scene: Scene, requests: int, seed: int, infer: bool = Fa
 
     def end() -> None:
         now, j, i, service = heapq.heappop(ends)
-        router.settle(tickets.pop(j), now, Outcome.OK, None if infer else service)
+        router.complete(tickets.pop(j), now, Outcome.OK, None if infer else service)
         response[j] = now - arrived[j]
         pools[i].order.done(contexts[kind[j]], float(rounds[j]))
         begin(i, now)

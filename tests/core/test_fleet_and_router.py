@@ -29,8 +29,8 @@ def test_a_ticket_is_settled_once():
     table = Table(jsq(), POOLS)
     ticket = table.arrive()
     table.finish(ticket)
-    with pytest.raises(InternalError, match="settled twice"):
-        table.router.settle(ticket, 9.0, Outcome.OK)
+    with pytest.raises(InternalError, match="completed twice"):
+        table.router.complete(ticket, 9.0, Outcome.OK)
     assert table.state == (0, 0)
 
 
@@ -152,7 +152,7 @@ def test_recorders_hear_the_state_before_the_request_joins():
 def test_only_success_teaches():
     table = Table(jsq(), POOLS)
     for outcome in Outcome:
-        table.router.settle(table.router.route(Job(1), 0.0), 1.0, outcome, service_time=0.001)
+        table.router.complete(table.router.route(Job(1), 0.0), 1.0, outcome, service_time=0.001)
     taught = [(done.outcome, done.service_time) for done in table.recording.completions]
     assert taught == [(o, 0.001 if o is Outcome.OK else None) for o in Outcome]
 
@@ -160,13 +160,13 @@ def test_only_success_teaches():
 @pytest.mark.parametrize("told", [0.0, -1.0, 1e9, math.inf, math.nan])
 def test_a_service_time_that_cannot_be_true_is_not_believed(told):
     table = Table(jsq(), POOLS)
-    table.router.settle(table.router.route(Job(1), 0.0), 1.0, Outcome.OK, service_time=told)
+    table.router.complete(table.router.route(Job(1), 0.0), 1.0, Outcome.OK, service_time=told)
     assert table.recording.completions[0].service_time is None
 
 
 def test_what_must_not_teach_does_not():
     table = Table(jsq(), POOLS, infer=True)
-    table.router.settle(table.router.route(Job(1), 0.0), 1.0, Outcome.OK, teaches=False)
+    table.router.complete(table.router.route(Job(1), 0.0), 1.0, Outcome.OK, teaches=False)
     assert table.recording.completions[0].service_time is None
 
 

@@ -195,7 +195,7 @@ async def test_label_values_are_bounded():
         await send(next(left) for _ in range(80))
         before = await scrape(f)
         await asyncio.gather(*[send(left) for _ in range(PARALLEL)])
-        await f.settled()
+        await f.wait_idle()
         after = await scrape(f)
         reasons = re.findall(r'^lased_rejected_total\{reason="(\w+)"\}', after, re.MULTILINE)
         told = sum(f.metric("lased_rejected_total", reason=reason) for reason in reasons)

@@ -166,7 +166,7 @@ class Front:
     def metric(self, name, **labels):
         return self.service.registry.get_sample_value(name, labels) or 0.0
 
-    async def settled(self):
+    async def wait_idle(self):
         """All counts are back at zero."""
         await eventually(lambda: not any(self.in_flight), f"in flight: {self.in_flight}")
 

@@ -27,7 +27,7 @@ def pouring(head, total=64 << 20):
 
 async def gone(f):
     await eventually(lambda: repr(f.service.server).startswith("<Server 0 connections"), repr(f.service.server))
-    await f.settled()
+    await f.wait_idle()
 
 
 @pytest.mark.parametrize("goes_on", ["ends", "trickles"])
@@ -139,7 +139,7 @@ async def test_a_client_that_stalls_its_upload_is_not_its_pools_fault(answer):
             client = await f.client()
             await client.send(get("/", "Content-Length: 10", method="POST") + b"half")
             assert status(await client.message()) == 408
-        await f.settled()
+        await f.wait_idle()
         assert [f.metric("lased_pool_up", pool=p) for p in ("p0", "p1")] == [1, 1]
 
 
@@ -157,7 +157,7 @@ async def test_a_pool_that_answers_early_may_go_on_reading_a_long_upload():
             await client.send(b"x")
             await asyncio.sleep(0.06)
         assert (await client.message())[1] == b"ok"
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_a_pool_that_does_not_take_the_body_is_blamed():
@@ -170,12 +170,12 @@ async def test_a_pool_that_does_not_take_the_body_is_blamed():
         body = b"x" * (16 << 20)
         sending = asyncio.ensure_future(client.send(get("/", f"Content-Length: {len(body)}", method="POST") + body))
         assert status(await client.message()) == 504
-        await f.settled()
+        await f.wait_idle()
         await asyncio.gather(sending, return_exceptions=True)
 
 
 async def learned(f):
-    await f.settled()
+    await f.wait_idle()
     return f.service.router.policy.estimates()["p0"]
 
 
@@ -245,7 +245,7 @@ async def test_a_dead_old_connection_does_not_throw_a_returned_pool_out():
         for _ in range(6):
             await client.send(get())
             assert status(await client.message()) == 200
-        await f.settled()
+        await f.wait_idle()
         assert f.metric("lased_retries_total", reason="stale") > 0
         assert f.metric("lased_pool_up", pool="p0") == 1
 
@@ -270,7 +270,7 @@ async def test_what_was_sent_before_a_pool_came_back_does_not_throw_it_out():
         await eventually(lambda: f.metric("lased_pool_up", pool="p0") == 1)
         held.set()
         assert status(await old.message()) == 502
-        await f.settled()
+        await f.wait_idle()
         assert f.metric("lased_pool_up", pool="p0") == 1
 
 
@@ -284,7 +284,7 @@ async def test_having_no_file_left_is_no_pools_fault(monkeypatch):
             monkeypatch.setattr(upstream, "loop", type("Loop", (), {"create_connection": exhausted, "time": float})())
         for _ in range(4):
             assert status(await f.ask(get())) == 503
-        await f.settled()
+        await f.wait_idle()
         assert [f.metric("lased_pool_up", pool=p) for p in ("p0", "p1")] == [1, 1]
 
 

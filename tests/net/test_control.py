@@ -175,7 +175,7 @@ async def test_policies_change_under_traffic_and_every_count_stays_right():
             await eventually(lambda n=n: len(answers) > n + 16)
         over.set()
         await asyncio.gather(*clients)
-        await f.settled()
+        await f.wait_idle()
         assert set(answers) == {200}
         assert f.metric("lased_policy_errors_total") == 0
         assert all(shadow.faults == 0 for shadow in f.service.shadows.all())

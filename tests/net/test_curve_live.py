@@ -25,7 +25,7 @@ async def test_it_is_the_default_and_shows_service_time_capacity_and_throughput(
     async with front(answer_ok, slow_ok, policy=None) as f:
         for _ in range(30):
             assert status(await f.ask(get())) == 200
-        await f.settled()
+        await f.wait_idle()
         state = f.service.admin.picture()
         assert state["policy"]["name"] == "curve"
         curves = {pool["name"]: pool["curve"] for pool in state["pools"]}
@@ -62,7 +62,7 @@ async def test_a_pool_can_be_forgotten():
     async with front(answer_ok, answer_ok, policy=None) as f:
         for _ in range(10):
             await f.ask(get())
-        await f.settled()
+        await f.wait_idle()
         f.service.forget_pool("p0")
         assert f.service.router.policy.estimates()["p0"].observations == 0
         assert f.service.router.policy.estimates()["p1"].observations > 0
@@ -72,7 +72,7 @@ async def test_as_a_shadow_it_learns_from_the_requests_that_another_policy_sends
     async with front(slow_ok, answer_ok, policy="round_robin", shadow=["curve"]) as f:
         for _ in range(40):
             await f.ask(get())
-        await f.settled()
+        await f.wait_idle()
         (shadow,) = f.service.shadows.all()
         found = shadow.policy.estimates()
         assert shadow.faults == 0
@@ -84,7 +84,7 @@ async def test_as_a_shadow_it_learns_from_the_requests_that_another_policy_sends
 async def test_a_pool_that_fails_at_once_loses_its_traffic():
     async with front(failing, slow_ok, policy="curve", health={"passive_failures": 0}, retry={"attempts": 1}) as f:
         answers = [status(await f.ask(get())) for _ in range(60)]
-        await f.settled()
+        await f.wait_idle()
         assert answers.count(500) <= 6
 
 
@@ -92,7 +92,7 @@ async def test_regret_names_its_oracle():
     async with front(answer_ok, slow_ok, policy="curve") as f:
         for _ in range(10):
             await f.ask(get())
-        await f.settled()
+        await f.wait_idle()
         regret = f.service.admin.picture()["regret"]
         assert "curve" in regret["oracle"]
         assert regret["excess"] >= 0

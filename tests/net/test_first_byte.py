@@ -13,7 +13,7 @@ class Ends(Recorder):
     def __init__(self):
         self.done = []
 
-    def settled(self, done, fleet):
+    def completed(self, done, fleet):
         self.done.append(done)
 
 
@@ -33,7 +33,7 @@ async def test_it_is_the_head_of_the_response_and_not_its_end():
     async with front(script, policy="traefik_leasttime") as f:
         done = listen(f)
         assert (await f.ask(GET))[1] == b"ok"
-        await f.settled()
+        await f.wait_idle()
         (end,) = done
         assert end.ticket.routed_at < end.first_byte_at
         assert end.finished_at - end.first_byte_at > 0.9 * PAUSE
@@ -47,6 +47,6 @@ async def test_there_is_none_without_a_response():
     async with front(script, policy="traefik_leasttime") as f:
         done = listen(f)
         assert (await f.ask(GET))[0].startswith(b"HTTP/1.1 502")
-        await f.settled()
+        await f.wait_idle()
         assert {end.first_byte_at for end in done} == {None}
         assert f.metric("lased_policy_errors_total") == 0

@@ -135,7 +135,7 @@ async def test_bodies_pass_in_both_directions(framing):
                 await client.send(get("/", "Transfer-Encoding: chunked", method="POST"))
                 await client.send(b"%x;ext=1\r\n%s\r\n0\r\n\r\n" % (len(body), body))
             assert (await client.message())[1] == body
-        await f.settled()
+        await f.wait_idle()
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "POST", "FOO", "QUERY"])
@@ -250,7 +250,7 @@ async def test_an_early_answer_to_a_large_upload_reaches_the_client():
         head, _ = await client.message()
         assert status((head,)) == 413
         assert b"Connection: close" in head
-        await f.settled()
+        await f.wait_idle()
 
 
 @pytest.mark.parametrize(("target", "upstream", "host"), [
@@ -293,7 +293,7 @@ async def test_a_slow_reader_holds_its_pool_back_and_memory_flat():
             got += len(client.buffer)
             client.buffer = b""
         assert got == total
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_a_slow_pool_holds_its_client_back():
@@ -329,7 +329,7 @@ async def test_a_slow_pool_holds_its_client_back():
         go.set()
         assert status(await client.message()) == 200
         await pushing
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_what_the_pool_says_of_its_service_time_is_believed_and_passed_on():
@@ -337,7 +337,7 @@ async def test_what_the_pool_says_of_its_service_time_is_believed_and_passed_on(
     async with front(script, policy="greedy") as f:
         head, _ = await f.ask(get())
         assert b"Server-Timing: db;dur=1, service;dur=0.25" in head
-        await f.settled()
+        await f.wait_idle()
         estimate = f.service.router.policy.estimates()["p0"]
         assert (estimate.observations, estimate.rate) == (1, pytest.approx(4000.0))
 
@@ -347,7 +347,7 @@ async def test_errors_teach_no_rate(code):
     script = recorder(b"HTTP/1.1 %d No\r\nServer-Timing: service;dur=0.001\r\nContent-Length: 0\r\n\r\n" % code)
     async with front(script, policy="greedy") as f:
         await f.ask(get())
-        await f.settled()
+        await f.wait_idle()
         if code >= 500:
             assert f.service.router.policy.estimates()["p0"].observations == 0
 
@@ -356,7 +356,7 @@ async def test_requests_and_decisions_are_counted():
     async with front(answer_ok, answer_ok) as f:
         for _ in range(4):
             await f.ask(get())
-        await f.settled()
+        await f.wait_idle()
         counted = sum(f.metric("lased_requests_total", pool=p, code="2xx") for p in ("p0", "p1"))
         decided = sum(f.metric("lased_decisions_total", pool=p, phase="exploit") for p in ("p0", "p1"))
         assert (counted, decided) == (4, 4)

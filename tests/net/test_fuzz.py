@@ -25,7 +25,7 @@ QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(Heal
 
 
 async def survives(f):
-    await f.settled()
+    await f.wait_idle()
     for client in f.clients:
         client.kill()
     assert f.metric("lased_internal_errors_total") == 0

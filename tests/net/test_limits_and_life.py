@@ -35,7 +35,7 @@ async def test_a_body_that_stops_is_a_408():
         client = await f.client()
         await client.send(get("/", "Content-Length: 10", method="POST") + b"half")
         assert status(await client.message()) == 408
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_a_flood_of_pipelined_requests_is_read_only_as_it_is_answered():
@@ -139,7 +139,7 @@ async def test_a_drain_has_a_deadline():
         await client.send(get())
         await eventually(lambda: f.in_flight == [1])
         assert await f.service.server.drain() == 1
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_our_own_bug_is_a_500_and_counted(monkeypatch):
@@ -147,4 +147,4 @@ async def test_our_own_bug_is_a_500_and_counted(monkeypatch):
         monkeypatch.setattr("dispatcher.proxy.exchange.forward_request", lambda *_: 1 / 0)
         assert status(await f.ask(get())) == 500
         assert f.metric("lased_internal_errors_total") == 1
-        await f.settled()
+        await f.wait_idle()

@@ -52,7 +52,7 @@ async def test_it_waits_and_goes_where_room_is():
         for gate in gates.gates.values():
             gate.set()
         assert [status(await client.message()) for client in clients] == [200] * 3
-        await f.settled()
+        await f.wait_idle()
         assert f.service.server.forwarder.queue.empty
 
 
@@ -68,7 +68,7 @@ async def test_nobody_overtakes():
             gates.gates[f"/{i}"].set()
             assert status(await clients[i].message()) == 200
         assert gates.seen == [f"/{i}" for i in range(6)]
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_one_that_leaves_while_it_waits_is_never_sent_and_the_next_goes():
@@ -85,7 +85,7 @@ async def test_one_that_leaves_while_it_waits_is_never_sent_and_the_next_goes():
                 gate.set()
             await asyncio.sleep(0.02)
         assert status(await clients[3].message()) == 200
-        await f.settled()
+        await f.wait_idle()
         assert f.service.server.forwarder.queue.empty
 
 
@@ -102,7 +102,7 @@ async def test_a_full_queue_and_a_long_wait_are_503_and_counted():
         for gate in gates.gates.values():
             gate.set()
         assert [status(await client.message()) for client in clients[:2]] == [200] * 2
-        await f.settled()
+        await f.wait_idle()
         assert status(await asyncio.wait_for(opened(f, gates, "/4"), 5)) == 200
 
 
@@ -124,5 +124,5 @@ async def test_a_pool_that_joins_lets_the_first_in_line_go():
         for gate in gates.gates.values():
             gate.set()
         assert [status(await client.message()) for client in clients[:2]] == [200] * 2
-        await f.settled()
+        await f.wait_idle()
         await fresh.close()

@@ -45,7 +45,7 @@ async def test_a_pool_that_turns_requests_away_is_drawn_less_and_not_ejected(cod
         assert f.metric("lased_pool_up", pool="p0") == 1
         assert f.metric("lased_upstream_errors_total", pool="p0", reason=str(code)) == 0
         assert f.service.health._states["p0"].failures == 0
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_a_resend_is_a_send_of_its_own_and_spends_the_budget():
@@ -56,7 +56,7 @@ async def test_a_resend_is_a_send_of_its_own_and_spends_the_budget():
         assert policy_of(f).sends == 30 + resent
         turned = sum(f.metric("lased_pool_rejections_total", pool=pool) for pool in ("p0", "p1"))
         assert turned == answers.count(503) + resent
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_a_try_that_is_resent_teaches_too():
@@ -95,7 +95,7 @@ async def test_no_answer_in_time_is_a_rejection_and_a_broken_connection_is_not()
         async with front(script, policy="exp3_ix", timeouts={"answer": 0.05}, retry={"on": []}) as f:
             await f.ask(get())
             assert f.metric("lased_pool_rejections_total", pool="p0") == rejections
-            await f.settled()
+            await f.wait_idle()
 
 
 async def test_to_other_policies_it_stays_a_failure():
@@ -149,4 +149,4 @@ async def test_a_503_that_breaks_off_is_an_error_whoever_learns_from_it():
         errors = [f.metric("lased_upstream_errors_total", pool=pool, reason="protocol") for pool in ("p0", "p1")]
         assert sum(errors) == 12
         assert 0 in [f.metric("lased_pool_up", pool=pool) for pool in ("p0", "p1")]
-        await f.settled()
+        await f.wait_idle()

@@ -53,7 +53,7 @@ async def test_a_pool_joins_and_one_leaves_with_requests_in_flight():
         assert f.service.router.fleet.count("p0") == 3, "they are still there"
         held.gate.set()
         assert [(await client.message())[1] for client in clients] == [b"old"] * 3
-        await f.settled()
+        await f.wait_idle()
         assert f.metric("lased_requests_total", pool="p0", code="2xx") == 3
         assert f.metric("lased_pool_up", pool="p0") == 0
         await fresh.close()
@@ -62,12 +62,12 @@ async def test_a_pool_joins_and_one_leaves_with_requests_in_flight():
 async def test_another_address_and_other_numbers_for_a_pool_of_the_same_name():
     async with front(policy="greedy") as f:
         await f.ask(get())
-        await f.settled()
+        await f.wait_idle()
         known = f.service.router.policy.means["p0"].observations
         moved = await Pool(answer_ok).open()
         f.service.take_over(with_pools(f.service, ("p0", moved.port, {"servers": 3, "max_in_flight": 5})))
         assert status(await f.ask(get())) == 200
-        await f.settled()
+        await f.wait_idle()
         assert len(moved.connections) == 1
         assert f.service.router.fleet["p0"].servers == 3
         assert f.service.router.policy.means["p0"].observations == known + 1, "what was learned stays"

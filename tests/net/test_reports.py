@@ -59,7 +59,7 @@ async def test_the_dispatcher_reads_it_and_clients_see_it_if_told(read, forward)
         assert body == b"ok"
         assert (b"endpoint-load-metrics" in head.lower()) is forward
         assert (b"Endpoint-Load-Metrics: " + VALUE in head) is forward
-        await f.settled()
+        await f.wait_idle()
         assert f.service.router.policy.sights["p0"].usual == (4.0 if read else None)
 
 
@@ -67,5 +67,5 @@ async def test_nonsense_does_no_harm():
     async with front(answers(b"JSON " + b"{" * 3000), policy="partial_sed") as f:
         head, body = await f.ask(GET)
         assert (head.split(b" ")[1], body) == (b"200", b"ok")
-        await f.settled()
+        await f.wait_idle()
         assert f.metric("lased_policy_errors_total") == 0

@@ -48,7 +48,7 @@ async def test_a_status_is_tried_at_another_pool_with_the_same_body_and_counts_a
         assert f.metric("lased_retries_total", reason="503") == 1
         assert f.metric("lased_upstream_errors_total", pool="p0", reason="503") == 1
         assert f.service.health._states["p0"].failures == 1
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_a_body_that_comes_in_pieces_is_replayed_whole():
@@ -67,7 +67,7 @@ async def test_a_body_that_comes_in_pieces_is_replayed_whole():
         await client.send(b"def")
         assert (await client.message())[1] == b"fine"
         assert second.bodies == [b"abcdef"]
-        await f.settled()
+        await f.wait_idle()
     assert not first.bodies
 
 
@@ -87,7 +87,7 @@ async def test_what_may_not_be_tried_again_gets_the_pools_answer(settings, reque
         answer = await f.ask(request_)
         assert (status(answer), answer[1]) == (503, b"busy"), why
         assert len(first.bodies) == 1
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_with_leave_a_post_is_tried_again_too():
@@ -102,7 +102,7 @@ async def test_the_last_attempt_gives_what_it_got():
     async with front(*[first] * 4, policy="round_robin", retry={"on": ["503"], "attempts": 3}) as f:
         assert (await f.ask(get()))[1] == b"busy"
         assert len(first.bodies) == 3
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_nobody_else_is_there_to_try():
@@ -123,7 +123,7 @@ async def test_silence_is_tried_elsewhere_if_that_is_asked_for(cause, pool):
     ) as f:
         assert (await f.ask(get("/there")))[1] == b"/there"
         assert f.metric("lased_retries_total", reason=cause) == 1
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_a_client_that_leaves_is_not_tried_for_again():
@@ -140,7 +140,7 @@ async def test_a_client_that_leaves_is_not_tried_for_again():
         await client.send(get())
         await asked.wait()
         client.close()
-        await f.settled()
+        await f.wait_idle()
         assert not second.bodies
 
 

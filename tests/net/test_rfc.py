@@ -21,7 +21,7 @@ async def test_x05_a_request_that_comes_round_again_is_refused_and_counted():
         assert f.metric("lased_rejected_total", reason="loop") == 1
         answer = await f.ask(get("/", "Via: 1.1 lased-dispatcher, 1.1 00000000.lased-dispatcher"))
         assert status(answer) == 200, "another dispatcher in the way is no loop"
-        await f.settled()
+        await f.wait_idle()
     assert len(script.seen) == 2
 
 
@@ -44,7 +44,7 @@ async def test_x03_max_forwards_is_counted_down_for_options_alone():
         await f.ask(get("/", "Max-Forwards: five", method="OPTIONS"))
         answer = await f.ask(get("/", "Max-Forwards: 0", method="OPTIONS"))
         assert status(answer) == 200
-        await f.settled()
+        await f.wait_idle()
     seen = [line for head, _ in script.seen for line in lines(head) if line.startswith(b"Max-Forwards")]
     assert seen == [b"Max-Forwards: 4", b"Max-Forwards: 5", b"Max-Forwards: five"]
 
@@ -63,7 +63,7 @@ async def test_s07_trailers_pass_to_who_asks_for_them_without_what_may_not_stand
         await client.send(get("/", *fields))
         answer = await client.until(end)
         assert answer.endswith(b"2\r\nok\r\n" + end)
-        await f.settled()
+        await f.wait_idle()
     asked = [line for line in lines(script.seen[0][0]) if line.startswith((b"TE:", b"Connection:"))]
     assert asked == ([b"TE: trailers", b"Connection: TE"] if fields else [])
 

@@ -225,7 +225,7 @@ async def test_a_pool_that_switches_with_its_last_words_holds_no_ticket(monkeypa
         client = await f.client()
         await client.send(UPGRADE)
         await client.rest()
-        await f.settled()
+        await f.wait_idle()
         assert f.metric("lased_internal_errors_total") == 0
 
 

@@ -63,7 +63,7 @@ async def test_after_a_minute_of_overload_it_is_as_before():
         assert max(seconds for code, seconds in during if code == 200) < 1.0
         assert sorted(seconds for _, seconds in after)[95] < 0.05
         assert grown < 10
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_two_hundred_thousand_requests_in_which_everything_goes_wrong():

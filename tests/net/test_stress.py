@@ -97,7 +97,7 @@ async def test_whatever_happens_nothing_is_left(seed, caplog):
             await asyncio.gather(*(lives(n) for n in range(20)))
             for client in f.clients:
                 client.kill()
-            await f.settled()
+            await f.wait_idle()
             await eventually(lambda: repr(f.service.server) == "<Server 0 connections>")
             assert len(settled) == f.service.rows.count == len(set(settled))
             assert not any(ticket.is_open for ticket in settled)

@@ -65,9 +65,9 @@ def test_nobody_can_take_ours_away(nominated):
 
 def written(f):
     """What was logged is in the file now."""
-    assert f.service.access_log.settle()
+    assert f.service.access_log.wait_idle()
     f.service.access_log.flush()
-    assert f.service.access_log.settle()
+    assert f.service.access_log.wait_idle()
 
 
 def entries(path):
@@ -113,7 +113,7 @@ async def test_it_says_who_ended_what_did_not_end_well(tmp_path):
         await client.send(get("/wait"))
         await asked.wait()
         client.close()
-        await f.settled()
+        await f.wait_idle()
         client = await f.client()
         await client.send(get("/cut"))
         await client.rest()
@@ -186,7 +186,7 @@ async def test_a_trace_goes_on_through_us_and_its_span_says_what_happened():
         theirs = "0af7651916cd43dd8448eb211c80319c"
         await f.ask(get("/a?secret", f"traceparent: 00-{theirs}-b7ad6b7169203331-01", "tracestate: x=1"))
         await f.ask(get("/b"))
-        await f.settled()
+        await f.wait_idle()
         await asyncio.to_thread(spans.close)
     first, second = exporter.get_finished_spans()
     assert f"{first.context.trace_id:032x}" == theirs

@@ -64,7 +64,7 @@ async def test_clients_are_served_tls_and_the_pool_is_told(pem):
             await client.send(get())
             assert (await client.message())[1] == b"ok"
         assert b"\r\nX-Forwarded-Proto: https\r\n" in seen[0]
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_bodies_pass_through_tls_on_both_sides_untouched(pem):
@@ -90,7 +90,7 @@ async def test_bodies_pass_through_tls_on_both_sides_untouched(pem):
         for _ in range(2):
             await client.send(get("/", f"Content-Length: {len(data)}", method="POST") + data)
             assert (await client.message())[1] == data
-        await f.settled()
+        await f.wait_idle()
         assert f.metric("lased_upstream_errors_total", pool="safe", reason="connect") == 0
     server.close()
 
@@ -127,7 +127,7 @@ async def test_the_certificate_of_a_pool_is_verified(pem, names, by, keys, works
         assert f.metric("lased_upstream_errors_total", pool="safe", reason="connect") == (0 if works else 1)
         if "server_name" in keys:
             assert asked == ["other.example"]
-        await f.settled()
+        await f.wait_idle()
     server.close()
 
 
@@ -157,7 +157,7 @@ async def test_old_tls_and_plain_text_are_turned_away(pem):
         await plain.send(get())
         assert b"200" not in await plain.rest()
         assert (await (await secure_client(f)).send(get())) is None
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_a_client_that_leaves_inside_a_tls_answer_is_a_client_that_left(pem):
@@ -172,7 +172,7 @@ async def test_a_client_that_leaves_inside_a_tls_answer_is_a_client_that_left(pe
         await client.send(get())
         await client.exactly(100_000)
         client.kill()
-        await f.settled()
+        await f.wait_idle()
         await eventually(lambda: f.metric("lased_client_aborts_total") == 1)
 
 
@@ -190,7 +190,7 @@ async def test_a_tunnel_through_tls_ends_with_either_side(pem):
         await client.until(b"\r\n\r\n")
         await client.send(b"ping")
         assert await client.rest() == b"hellopong"
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_ipv6_on_both_sides():
@@ -242,7 +242,7 @@ async def test_unix_sockets_on_both_sides(tmp_path):
         with pytest.raises(StartError, match=r"front\.sock is in use"):
             listen_on("listen", Address(path=path), 1)
         wire.close()
-        await f.settled()
+        await f.wait_idle()
     assert "front.sock" not in os.listdir(tmp_path)
     server.close()
 
@@ -354,7 +354,7 @@ async def test_a_pool_that_moves_is_followed_and_its_old_connections_let_go(reso
             await asyncio.sleep(0.001)
         assert len(new.connections) == 1
         assert asked.asked >= 2
-        await f.settled()
+        await f.wait_idle()
     await old.close()
     await new.close()
 

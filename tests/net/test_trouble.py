@@ -95,7 +95,7 @@ async def test_a_chunked_body_gone_wrong_is_refused_and_held_against_nobody(body
         await client.send(get("/", "Transfer-Encoding: chunked", method="POST") + body)
         assert status(await client.message()) == 400
         assert await client.ended()
-        await f.settled()
+        await f.wait_idle()
         assert f.metric("lased_upstream_errors_total", pool="p0", reason="protocol") == 0
         assert f.metric("lased_rejected_total", reason="bad_request") == 1
 
@@ -109,7 +109,7 @@ async def test_a_body_over_the_limit_is_refused(framing):
         )
         assert status(await client.message()) == 413
         assert await client.ended()
-        await f.settled()
+        await f.wait_idle()
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ async def test_an_answer_that_is_none_becomes_502(answer):
         client = await f.client()
         await client.send(get())
         assert status(await client.message()) == 502
-        await f.settled()
+        await f.wait_idle()
         assert f.metric("lased_upstream_errors_total", pool="p0", reason="protocol" if answer else "reset") == 1
         assert f.metric("lased_requests_total", pool="p0", code="5xx") == 1
 
@@ -144,7 +144,7 @@ async def test_an_answer_broken_off_is_never_ended_cleanly(part, then_reset):
         await client.send(get())
         assert status((await client.until(b"\r\n\r\n"),)) == 200
         assert not (await client.rest()).endswith(b"0\r\n\r\n")
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_a_1_0_client_sees_a_reset_where_nothing_else_could_tell():
@@ -198,7 +198,7 @@ async def test_a_dead_kept_alive_connection_is_tried_again_once_for_a_get():
         for _ in range(4):
             await client.send(get())
             assert status(await client.message()) == 200
-        await f.settled()
+        await f.wait_idle()
         assert f.metric("lased_retries_total", reason="stale") == 3
 
 
@@ -224,7 +224,7 @@ async def test_a_pool_that_refuses_is_passed_over():
     async with front(None, answer_ok) as f:
         for _ in range(3):
             assert status(await f.ask(get())) == 200
-        await f.settled()
+        await f.wait_idle()
         assert f.metric("lased_upstream_errors_total", pool="p0", reason="connect") == 3
         assert f.metric("lased_retries_total", reason="connect") == 3
 
@@ -245,7 +245,7 @@ async def test_when_no_pool_accepts_the_answer_is_502_and_the_connection_goes_on
         for _ in range(3):
             await client.send(get())
             assert status(await client.message()) == 502
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_a_silent_pool_is_a_504():
@@ -253,7 +253,7 @@ async def test_a_silent_pool_is_a_504():
         client = await f.client()
         await client.send(get())
         assert status(await client.message()) == 504
-        await f.settled()
+        await f.wait_idle()
         assert f.metric("lased_upstream_errors_total", pool="p0", reason="timeout") == 1
 
 
@@ -268,7 +268,7 @@ async def test_a_pool_that_stops_in_the_middle_is_cut():
         await client.send(get())
         await client.until(b"\r\n\r\n")
         assert await client.rest() == b"half"
-        await f.settled()
+        await f.wait_idle()
 
 
 @pytest.mark.parametrize("leave", ["close", "reset"])
@@ -290,7 +290,7 @@ async def test_a_client_that_leaves_takes_its_request_with_it(leave, after):
             await client.until(b"\r\n\r\n")
         getattr(client, leave)()
         await asyncio.wait_for(ended.wait(), 5)
-        await f.settled()
+        await f.wait_idle()
         assert f.metric("lased_client_aborts_total") == 1
         assert f.metric("lased_upstream_errors_total", pool="p0", reason="protocol") == 0
         assert f.metric("lased_requests_total", pool="p0", code="5xx") == 0

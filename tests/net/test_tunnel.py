@@ -51,7 +51,7 @@ async def test_bytes_pass_both_ways_and_the_ticket_is_held_meanwhile():
         assert f.in_flight == [1]
         client.writer.write_eof()
         assert await client.rest() == b""
-        await f.settled()
+        await f.wait_idle()
         assert f.metric("lased_requests_total", pool="p0", code="1xx") == 1
         assert f.metric("lased_client_aborts_total") == 0
         assert f.service.upstreams["p0"].connections == 0
@@ -71,7 +71,7 @@ async def test_either_side_may_end_its_half_first():
         client.writer.write_eof()
         await asyncio.wait_for(script.done.wait(), 5)
         assert script.got == b"still here, and done"
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_what_a_client_sent_before_it_left_still_arrives():
@@ -85,7 +85,7 @@ async def test_what_a_client_sent_before_it_left_still_arrives():
         client.close()
         await asyncio.wait_for(script.done.wait(), 5)
         assert len(script.got) == 300_000
-        await f.settled()
+        await f.wait_idle()
 
 
 @pytest.mark.parametrize("who", ["client", "pool"])
@@ -98,7 +98,7 @@ async def test_a_reset_on_one_side_is_one_on_the_other(who):
             assert await client.ended()
         else:
             await eventually(lambda: not f.pools[0].tasks, "the pool still waits")
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_a_slow_reader_holds_the_other_side_back():
@@ -113,7 +113,7 @@ async def test_a_slow_reader_holds_the_other_side_back():
         await eventually(lambda: not f.pools[0].tasks, "the pool could send 100 MB that nobody took")
         assert not script.done.is_set()
         client.kill()
-        await f.settled()
+        await f.wait_idle()
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ async def test_a_refused_upgrade_is_an_answer_and_the_connection_goes_on(answer)
         await client.send(get("/ws", *UPGRADE) + get("/behind") + get("/more"))
         for _ in range(3):
             assert (await client.message())[1] == b"no"
-        await f.settled()
+        await f.wait_idle()
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ async def test_a_tunnel_on_which_nothing_moves_is_closed():
     async with front(switching(echo), timeouts={"tunnel": 0.05}) as f:
         client, _ = await switched(f)
         assert await client.ended()
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_a_drain_lets_tunnels_live_to_the_deadline():
@@ -175,7 +175,7 @@ async def test_a_drain_lets_tunnels_live_to_the_deadline():
         assert await client.exactly(5) == b"still"
         assert await drained == 1
         assert await client.ended()
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_the_tunnels_of_a_pool_that_goes_end_after_the_time_of_a_drain():
@@ -186,12 +186,12 @@ async def test_the_tunnels_of_a_pool_that_goes_end_after_the_time_of_a_drain():
         await client.send(b"still")
         assert await client.exactly(5) == b"still"
         assert await client.ended()
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_a_tunnel_teaches_nothing():
     async with front(switching(echo), policy="greedy") as f:
         client, _ = await switched(f)
         client.close()
-        await f.settled()
+        await f.wait_idle()
         assert f.metric("lased_service_seconds_count", pool="p0") == 0

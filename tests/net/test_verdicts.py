@@ -128,7 +128,7 @@ async def test_a_pool_that_becomes_much_slower_than_it_was_is_ejected():
             for _ in range(n):
                 ticket = router.route(Job(1), now)
                 now += seconds if ticket.pool.id == "p0" else 0.01
-                f.service.health.settled(router.settle(ticket, now, Outcome.OK))
+                f.service.health.attempt_ended(router.complete(ticket, now, Outcome.OK))
 
         served(600, 0.05)
         assert f.service.health.verdict("p0") == "up", "slow from the start is what it is used to"
@@ -149,7 +149,7 @@ async def test_a_pool_that_fails_fast_does_not_attract_the_traffic(policy):
     async with front(fast, slow, slow, policy=policy) as f:
         answers = [code for some in await asyncio.gather(*(ask(f, 50) for _ in range(4))) for code in some]
         assert answers.count(500) <= 15, f"{policy}: {answers.count(500)} of 200"
-        await f.settled()
+        await f.wait_idle()
 
 
 async def test_a_pool_comes_back_slowly_if_that_is_asked_for():
@@ -199,7 +199,7 @@ async def test_a_drained_pool_ends_what_it_has_and_gets_nothing_new():
         assert f.in_flight == [1, 0]
         gate.set()
         assert status(await client.message()) == 200
-        await f.settled()
+        await f.wait_idle()
         f.service.drain_pool("p0", False)
         assert inside(f) == ["p0", "p1"]
 

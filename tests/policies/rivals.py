@@ -49,7 +49,7 @@ class Road:
     ) -> Completion:
         self.now = at
         report = None if queue is None else Report(at, queue_depth=queue)
-        done = self.router.settle(ticket, at, outcome, report=report, first_byte_at=first_byte_at)
+        done = self.router.complete(ticket, at, outcome, report=report, first_byte_at=first_byte_at)
         assert not self.recording.faults, self.recording.faults[0]
         return done
 

@@ -54,7 +54,7 @@ def test_golden_trace(name, monkeypatch):
         now += (0.2 + 1.6 * fraction(0.7548776662466927 * j)) / trace["arrivals_per_second"]
         while ends and ends[0][0] <= now:
             at, _, ticket, how = heapq.heappop(ends)
-            router.settle(ticket, at, OUTCOMES[how])
+            router.complete(ticket, at, OUTCOMES[how])
         before = {i: router.fleet[str(i)].in_flight for i in range(len(pools))}
         noted.clear()
         ticket = router.route(Job(j), now)
@@ -156,7 +156,7 @@ def run_with_one_bad_pool(bad, requests=3000):
         now += rng.expovariate(100.0)
         while ends and ends[0][0] <= now:
             at, _, ticket, outcome = heapq.heappop(ends)
-            router.settle(ticket, at, outcome)
+            router.complete(ticket, at, outcome)
         ticket = router.route(Job(j), now)
         i = int(ticket.pool.id)
         chosen[i] += 1
@@ -188,7 +188,7 @@ def test_a_pool_that_rejects_at_once_attracts_no_traffic():
         ticket = router.route(Job(j), now)
         i = int(ticket.pool.id)
         chosen[i] += 1
-        router.settle(ticket, now + (0.001 if i == 0 else 0.05), Outcome.OK, teaches=i == 1, accepted=i == 1)
+        router.complete(ticket, now + (0.001 if i == 0 else 0.05), Outcome.OK, teaches=i == 1, accepted=i == 1)
     assert chosen[0] < 20
 
 
@@ -196,14 +196,14 @@ def test_a_pool_that_rejects_at_once_attracts_no_traffic():
 def test_some_ends_teach_only_the_time_in_flight(how):
     policy, router = curve_router(1)
     for j in range(5):
-        router.settle(router.route(Job(j), float(j)), j + 0.5, Outcome.OK)
+        router.complete(router.route(Job(j), float(j)), j + 0.5, Outcome.OK)
     state = policy._states["0"]
     departures, seconds = sum(state.departures_from), state.seconds_with[1]
     ticket = router.route(Job(9), 10.0)
     if how == "slow reader":
-        router.blur(ticket, 11.0)
+        router.discard_timing(ticket, 11.0)
     outcome = Outcome.CANCELLED if how == "given up" else Outcome.OK
-    router.settle(ticket, 12.0, outcome, teaches=how != "not found")
+    router.complete(ticket, 12.0, outcome, teaches=how != "not found")
     assert sum(state.departures_from) == departures
     assert state.seconds_with[1] == pytest.approx(seconds + 2.0 * policy._weight)
 
@@ -216,7 +216,7 @@ def test_a_pool_that_answers_nothing_but_client_errors_attracts_no_traffic():
         ticket = router.route(Job(j), now)
         i = int(ticket.pool.id)
         chosen[i] += 1
-        router.settle(ticket, now + (0.001 if i == 0 else 0.05), Outcome.OK, teaches=i == 1)
+        router.complete(ticket, now + (0.001 if i == 0 else 0.05), Outcome.OK, teaches=i == 1)
     assert chosen[0] < 20
 
 
@@ -228,7 +228,7 @@ def test_a_request_that_another_policy_sent_is_counted():
     router.switch(policy, 1.0)
     late = router.route(Job(9), 2.0)
     for ticket in (*early, late):
-        router.settle(ticket, 3.0, Outcome.OK)
+        router.complete(ticket, 3.0, Outcome.OK)
     state = policy._states["0"]
     assert state.largest == 10
     assert state.seconds_with[10] == pytest.approx(policy._weight), "one second with ten requests"
@@ -246,9 +246,9 @@ def test_a_request_from_before_the_sums_leaves_the_estimates_sound(seconds, forg
         policy.forget("0")
     else:
         router.switch(policy, seconds - 0.01)
-    router.settle(early, seconds, Outcome.OK)
+    router.complete(early, seconds, Outcome.OK)
     for j in range(5):
-        router.settle(router.route(Job(j), seconds + j), seconds + j + 0.01, Outcome.OK)
+        router.complete(router.route(Job(j), seconds + j), seconds + j + 0.01, Outcome.OK)
         found = policy.estimates()["0"]
         for interval in (found.service_seconds, found.capacity, found.throughput):
             assert interval.low <= interval.value <= interval.high
@@ -265,7 +265,7 @@ def test_an_outage_does_not_distort_what_is_usual(end):
         now += 0.1
         ticket = router.route(Job(1), now)
         outcome = Outcome.OK if good or end == "not found" else Outcome.FAILED
-        router.settle(ticket, now + 0.05, outcome, teaches=good)
+        router.complete(ticket, now + 0.05, outcome, teaches=good)
 
     for _ in range(200):
         send(good=True)
@@ -282,7 +282,7 @@ def test_a_pool_that_was_recalled_is_tried_again_though_it_looked_slow():
     first, router = curve_router(2)
     for j in range(400):
         ticket = router.route(Job(j), 10.0 * j)
-        router.settle(ticket, 10.0 * j + (5.0 if ticket.pool.id == "1" else 0.01), Outcome.OK)
+        router.complete(ticket, 10.0 * j + (5.0 if ticket.pool.id == "1" else 0.01), Outcome.OK)
     second = registry.create("curve", Random(1))
     second.recall(first.remember())
     router = Router(second)
@@ -291,7 +291,7 @@ def test_a_pool_that_was_recalled_is_tried_again_though_it_looked_slow():
     chosen = []
     for j in range(2500):
         ticket = router.route(Job(j), float(j))
-        router.settle(ticket, j + 0.01 * (1 if ticket.pool.id == "0" else 0.5), Outcome.OK)
+        router.complete(ticket, j + 0.01 * (1 if ticket.pool.id == "0" else 0.5), Outcome.OK)
         chosen.append(ticket.pool.id)
     assert chosen[-300:].count("1") > 290
 
@@ -315,7 +315,7 @@ def choices(policy, pools, requests=2500):
         now += rng.expovariate(40.0 * pools)
         while ends and ends[0][0] <= now:
             at, _, ticket = heapq.heappop(ends)
-            router.settle(ticket, at, Outcome.OK)
+            router.complete(ticket, at, Outcome.OK)
         ticket = router.route(Job(j), now)
         chosen.append(ticket.pool.id)
         i = int(ticket.pool.id)
@@ -340,7 +340,7 @@ def test_what_is_remembered_is_recalled():
     first, router = curve_router(2)
     for j in range(200):
         for ticket in [router.route(Job(j), j * 1.0) for _ in range(3)]:
-            router.settle(ticket, j + 0.2 + 0.1 * int(ticket.pool.id), Outcome.OK)
+            router.complete(ticket, j + 0.2 + 0.1 * int(ticket.pool.id), Outcome.OK)
     second = registry.create("curve", Random(1))
     second.recall(json.loads(json.dumps(first.remember())))
     other = Router(second)
@@ -355,7 +355,7 @@ def test_what_is_remembered_is_recalled():
 def test_a_pool_that_comes_back_is_known():
     policy, router = curve_router(2)
     for j in range(50):
-        router.settle(router.route(Job(j), j * 1.0), j + 0.5, Outcome.OK)
+        router.complete(router.route(Job(j), j * 1.0), j + 0.5, Outcome.OK)
     rate = policy.rate("0")
     router.apply(Removed("0"), 50.0)
     router.apply(Added(PoolSpec("0")), 51.0)
@@ -367,7 +367,7 @@ def test_a_pool_that_comes_back_is_known():
 def test_requests_that_take_no_time_at_all_do_no_harm():
     policy, router = curve_router(2)
     for j in range(20):
-        router.settle(router.route(Job(j), 1.0), 1.0, Outcome.OK)
+        router.complete(router.route(Job(j), 1.0), 1.0, Outcome.OK)
     assert policy.estimates()["0"].observations + policy.estimates()["1"].observations == 20
     assert policy.rate("0") > 0
 
@@ -377,7 +377,7 @@ def test_configured_servers_are_believed_until_counts_say_otherwise():
     router = Router(policy)
     router.apply(Added(PoolSpec("0", servers=8)), 0.0)
     assert policy.estimates()["0"].capacity.value == 8
-    router.settle(router.route(Job(1), 0.0), 0.1, Outcome.OK)
+    router.complete(router.route(Job(1), 0.0), 0.1, Outcome.OK)
     assert policy.estimates()["0"].capacity.value >= 8
 
 

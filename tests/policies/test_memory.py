@@ -27,7 +27,7 @@ def shares(policy, speed, rate, requests, seed=1):
         now += rng.expovariate(rate)
         while ends and ends[0][0] <= now:
             end, _, ticket, work = heapq.heappop(ends)
-            router.settle(ticket, end, Outcome.OK, work)
+            router.complete(ticket, end, Outcome.OK, work)
         ticket = router.route(Job(j), now)
         pool = ticket.pool.id
         work = rng.expovariate(speed(pool, j))

@@ -33,7 +33,7 @@ def table(policy, rates=(4.0, 2.0), **spec):
 def said(router, pool, at, **report):
     """An answer of a pool that reports."""
     ticket = router.route(Job(1), at, frozenset(router.policy.specs) - {pool})
-    router.settle(ticket, at, Outcome.OK, report=Report(at, **report))
+    router.complete(ticket, at, Outcome.OK, report=Report(at, **report))
 
 
 def scores(router, now):
@@ -66,7 +66,7 @@ def test_a_pool_that_was_once_seen_full_is_visited_again():
         if len(open_ones) == 3:
             ticket = open_ones.pop(0)
             depth = sum(each.pool.id == ticket.pool.id for each in open_ones)
-            router.settle(ticket, float(k), Outcome.OK, report=Report(float(k), queue_depth=depth, rps=0.4))
+            router.complete(ticket, float(k), Outcome.OK, report=Report(float(k), queue_depth=depth, rps=0.4))
         open_ones.append(router.route(Job(k), float(k)))
         chosen.append(open_ones[-1].pool.id)
     assert chosen[-500:].count("b") > 150
@@ -134,7 +134,7 @@ def test_rates_come_from_completions_a_busy_second_where_pools_count_them():
     said(router, "a", 12.0, served=5.0, busy=1.4)
     assert router.policy.means["a"].observations == 10
     ticket = router.route(Job(1), 12.5, frozenset("b"))
-    router.settle(ticket, 12.9, Outcome.OK, 0.39)
+    router.complete(ticket, 12.9, Outcome.OK, 0.39)
     assert router.policy.means["a"].observations == 10, "not what is inferred where others send, too"
     said(router, "b", 13.0, queue_depth=1.0)
     assert router.policy.rate("b") == 1.0
@@ -225,7 +225,7 @@ def test_a_single_dispatcher_that_sees_backlogs_alone_learns_rates_from_how_they
         now += dice.expovariate(1.2)
         while waiting and waiting[0][0] <= now:
             at, ticket = waiting.pop(0)
-            router.settle(ticket, at, Outcome.OK, report=Report(at, queue_depth=len(waiting)))
+            router.complete(ticket, at, Outcome.OK, report=Report(at, queue_depth=len(waiting)))
         free = max(free, now) + dice.expovariate(2.0)
         waiting.append((free, router.route(Job(k), now)))
     assert router.policy.rate("a") == pytest.approx(2.0, rel=4 / 100**0.5)
@@ -239,7 +239,7 @@ def test_a_pool_that_is_believed_useless_is_tried_and_found_out():
         now += 1.0
         ticket = router.route(Job(k), now)
         chosen.append(ticket.pool.id)
-        router.settle(ticket, now + 0.5, Outcome.OK, 0.2 if ticket.pool.id == "a" else 0.1)
+        router.complete(ticket, now + 0.5, Outcome.OK, 0.2 if ticket.pool.id == "a" else 0.1)
     assert "b" in chosen[:4]
     assert router.policy.rate("b") == pytest.approx(10.0)
     assert chosen[-100:].count("b") > 90, "it is the faster one"

@@ -100,11 +100,11 @@ async def push(client, raw, size=0):
 
 async def unharmed(f):
     """Nothing is in flight, no bug of the dispatcher's own was met, and a fresh request is served."""
-    await f.settled()
+    await f.wait_idle()
     assert f.metric("lased_internal_errors_total") == 0
     head, body = await f.ask(get("/fresh"))
     assert (status((head,)), body) == (200, b"fresh")
-    await f.settled()
+    await f.wait_idle()
 
 
 async def refused(f, raw, *codes, size=0):

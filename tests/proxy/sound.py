@@ -74,7 +74,7 @@ async def asking(f, raw):
 async def alone(f):
     """All clients are gone, and all counts at zero."""
     await eventually(lambda: repr(f.service.server).startswith("<Server 0 connections"), repr(f.service.server))
-    await f.settled()
+    await f.wait_idle()
 
 
 async def turns(n=20):
@@ -94,7 +94,7 @@ async def scrape(f, path="/metrics"):
 
 async def well(f):
     """Nothing is in flight, nobody waits, nothing of our own went wrong, and fresh requests are served."""
-    await f.settled()
+    await f.wait_idle()
     await eventually(lambda: queue(f).empty, "somebody waits in line")
     assert f.metric("lased_internal_errors_total") == 0
     assert f.metric("lased_policy_errors_total") == 0
@@ -106,7 +106,7 @@ async def well(f):
             wire.kill()
     for _ in range(len(f.pools) + 1):
         assert status(await asyncio.wait_for(f.ask(get("/after")), 2)) == 200
-    await f.settled()
+    await f.wait_idle()
 
 
 @contextlib.asynccontextmanager

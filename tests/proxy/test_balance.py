@@ -184,7 +184,7 @@ async def test_B08_the_only_pool_that_is_left_is_not_banned(failure, other):
             f.service.take_over(with_pools(f.service, ("p1", f.pools[1].port, {})))
         for _ in range(3):
             assert status(await f.ask(get())) == 502
-            await f.settled()
+            await f.wait_idle()
         assert [pool.id for pool in f.service.router.fleet.pools] == ["p1"]
         last.answer = OK
         assert status(await f.ask(get())) == 200
@@ -265,7 +265,7 @@ async def test_B16_nor_does_it_show_in_any_time_that_was_measured(monkeypatch, s
             loop = asyncio.get_running_loop()
             began_at = loop.time()
             await one_by_one(f, 10)
-            await f.settled()
+            await f.wait_idle()
             passed = loop.time() - began_at
             assert 0.009 < f.metric("lased_request_duration_seconds_sum", pool="p0") <= passed
             assert 0 < f.metric("lased_service_seconds_sum", pool="p0") <= passed
@@ -376,7 +376,7 @@ async def test_B20_pools_that_do_not_answer_a_dial_are_a_504_in_bounded_time():
             began_at = loop.time()
             assert status(await f.ask(get())) == 504
             assert 0.08 < loop.time() - began_at < 0.5
-            await f.settled()
+            await f.wait_idle()
             assert f.service.router.fleet.in_flight == 0
             f.service.take_over(named(f, {}))
             assert status(await f.ask(get())) == 200
@@ -437,7 +437,7 @@ async def test_B22_a_body_may_be_slow_but_may_not_stop():
         assert (await client.message())[1] == b"/slow"
         await client.send(get("/stops", "Content-Length: 12", method="POST") + b"x")
         assert status(await client.message()) == 408
-        await f.settled()
+        await f.wait_idle()
         assert pools_up(f) == [1, 1]
 
 
@@ -460,7 +460,7 @@ async def test_B23_after_an_overload_all_is_as_before():
                 await client.send(get())
             codes = [status(await client.message()) for client in clients]
             assert set(codes) == {200, 503}
-            await f.settled()
+            await f.wait_idle()
             assert queue(f).empty
             for client in clients[:5]:
                 await client.send(get())
@@ -508,6 +508,6 @@ async def test_B26_the_rate_that_is_learned_is_the_pools_and_not_its_queues(poli
                 await client.send(get())
             for client in clients[:crowd]:
                 assert status(await client.message()) == 200
-            await f.settled()
+            await f.wait_idle()
             truth = len(took) / sum(took)
             assert f.service.router.policy.estimates()["p0"].rate == pytest.approx(truth, rel=0.4)

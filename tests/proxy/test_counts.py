@@ -59,7 +59,7 @@ async def test_C01_however_an_answer_breaks_the_count_is_zero_after_it(answer, h
             client = await asking(f, get("/x", "Connection: close"))
             await client.rest()
             client.close()
-            await f.settled()
+            await f.wait_idle()
         await alone(f)
         await eventually(lambda: upstream(f).connections == 0)
         assert 'lased_in_flight{pool="p0"} 0.0' in await scrape(f)
@@ -117,10 +117,10 @@ async def test_C03_a_clean_up_that_fails_does_not_keep_the_count_up(monkeypatch,
             for _ in range(3):
                 client = await asking(f, get("/x", "Connection: close"))
                 await client.rest()
-                await f.settled()
+                await f.wait_idle()
         assert f.metric("lased_internal_errors_total") >= 3
         assert status(await f.ask(get())) == 200
-        await f.settled()
+        await f.wait_idle()
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -150,7 +150,7 @@ async def test_C04_a_pool_that_comes_back_under_its_name_keeps_its_count(times, 
             await eventually(lambda: f.in_flight == [1, 0])
         fresh.gate.set()
         assert status(await later.message()) == 200
-        await f.settled()
+        await f.wait_idle()
         assert f.service.router.fleet.in_flight == 0
         f.service.take_over(with_pools(f.service, ("p0", f.pools[0].port, {}), keeper))
         await other.close()
@@ -165,7 +165,7 @@ async def test_C04_one_that_comes_back_after_its_last_request_starts_from_zero()
         f.service.take_over(with_pools(f.service, both[1]))
         held.gate.set()
         assert status(await client.message()) == 200
-        await f.settled()
+        await f.wait_idle()
         f.service.take_over(with_pools(f.service, *both))
         assert f.service.router.fleet.in_flight == 0
         assert {pool.in_flight for pool in f.service.router.fleet.pools} == {0}
@@ -312,7 +312,7 @@ async def test_C11_dials_that_time_out_give_their_slots_back():
             f.service.take_over(with_pools(f.service, ("p0", port, {"max_in_flight": 1})))
             clients = [await asking(f, get()) for _ in range(5)]
             assert [status(await client.message()) for client in clients] == [504] * 5
-            await f.settled()
+            await f.wait_idle()
             assert queue(f).empty
             f.service.take_over(with_pools(f.service, ("p0", good, {"max_in_flight": 1})))
             assert (await f.ask(get("/back")))[1] == b"/back"
@@ -368,7 +368,7 @@ async def test_C13_a_reload_does_not_forget_what_is_in_flight(change):
         a.gate.set()
         b.gate.set()
         assert [status(await client.message()) for client in clients] == [200] * 20
-        await f.settled()
+        await f.wait_idle()
         f.service.take_over(with_pools(f.service, *((f"p{i}", p.port, {}) for i, p in enumerate(f.pools))))
         await moved.close()
 
@@ -415,7 +415,7 @@ async def test_C15_room_that_comes_as_somebody_leaves_the_line_goes_to_the_next(
             pool.told.release()
         for i in {0, 1, 2, 3} - {who}:
             assert status(await clients[i].message()) == 200
-        await f.settled()
+        await f.wait_idle()
         assert len(queue(f)._line) == 0
 
 
@@ -460,7 +460,7 @@ async def test_C15_a_place_that_expires_as_room_comes_blocks_nobody():
             pool.told.release()
             pool.told.release()
             assert {status(await first.message()), status(await second.message())} <= {200, 503}
-            await f.settled()
+            await f.wait_idle()
             await eventually(lambda: queue(f).empty)
             while not pool.told.locked():
                 await pool.told.acquire()
@@ -489,6 +489,6 @@ async def test_C16_a_stream_that_everybody_abandons_is_settled_all_the_same(aban
         client.writer.transport.pause_reading()
         await client.send(get("/", "Content-Length: 9", method="POST") + (b"half" if more else b"the whole"))
         await eventually(lambda: f.in_flight == [1])
-        await f.settled()
+        await f.wait_idle()
         assert not client.writer.transport.is_closing()
         over.set()

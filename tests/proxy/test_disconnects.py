@@ -84,7 +84,7 @@ async def test_D01_also_one_whose_upload_its_pool_does_not_take():
         client.reset()
         try:
             async with asyncio.timeout(PROMPT):
-                await f.settled()
+                await f.wait_idle()
         except TimeoutError:
             pytest.fail(f"{f.in_flight} in flight {PROMPT} s after the client left")
         finally:

@@ -380,7 +380,7 @@ async def test_H19_no_client_makes_new_series():
         assert status(await f.ask(get("*", "Max-Forwards: 0", method="OPTIONS"))) == 200
         assert status(await f.ask(get(host="a b"))) == 400
         await f.ask(get())
-        await f.settled()
+        await f.wait_idle()
         before = series(f)
         for _ in range(3):
             client = await f.client()
@@ -389,7 +389,7 @@ async def test_H19_no_client_makes_new_series():
             for _ in words:
                 await client.message()
             assert status(await f.ask(get(host=f"{word()} x"))) == 400
-        await f.settled()
+        await f.wait_idle()
         assert series(f) == before
 
 

@@ -285,7 +285,7 @@ async def test_E09_with_no_pool_there_nobody_invites_a_body(framing, body):
         assert named(head, b"connection") == [b"close"]
         await push(client, body + EVIL)
         assert await client.ended()
-        await f.settled()
+        await f.wait_idle()
         assert status(await f.ask(get("/fresh"))) in (502, 503)
         assert f.metric("lased_internal_errors_total") == 0
 
@@ -415,7 +415,7 @@ async def test_E10_an_early_answer_to_a_large_upload_reaches_the_client_and_free
         head, got = await client.message()
         assert (status((head,)), got) == (code, b"no")
         assert named(head, b"connection") == [b"close"]
-        await f.settled()
+        await f.wait_idle()
         assert await client.ended()
         client.kill()
         await sending

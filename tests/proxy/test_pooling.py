@@ -97,7 +97,7 @@ async def test_K01_what_dies_with_an_old_connection_is_tried_once_more_on_a_fres
         gate.set()
         for client in clients:
             assert status(await client.message()) == 200
-        await f.settled()
+        await f.wait_idle()
         assert upstream(f).connections == 3
         client = await asking(f, get("/again", method=method))
         assert status(await client.message(head_only=method == "HEAD")) == 200
@@ -330,7 +330,7 @@ async def test_K15_a_client_that_leaves_while_a_pool_is_dialled_is_sent_to_no_ot
             assert f.metric("lased_retries_total", reason="connect_timeout") == 0
             assert f.metric("lased_client_aborts_total") == 1
             assert status(await f.ask(get())) == 200, "the other pool, once the first has not answered in time"
-            await f.settled()
+            await f.wait_idle()
 
 
 async def test_K13_a_pool_that_joins_is_dialled_like_any_other():
@@ -343,5 +343,5 @@ async def test_K13_a_pool_that_joins_is_dialled_like_any_other():
             await eventually(lambda: f.in_flight == [1])
             f.service.take_over(with_pools(f.service, ("p0", port, {}), ("late", late.port, {})))
             assert (await client.message())[1] == b"/late"
-            await f.settled()
+            await f.wait_idle()
     await late.close()

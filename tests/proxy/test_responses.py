@@ -52,7 +52,7 @@ async def test_R01_a_body_sent_all_the_same_behind_an_answer_to_head_reaches_nob
             await client.send(get("/x", method="HEAD"))
             head, _ = await client.message(head_only=True)
             assert status((head,)) == 200
-            await f.settled()
+            await f.wait_idle()
             if apart:
                 await eventually(lambda: f.service.server.forwarder.upstreams["p0"].connections == 0)
             await client.send(get("/fresh"))
@@ -277,7 +277,7 @@ async def test_R09_an_answer_that_its_pool_breaks_off_is_broken_for_the_client_t
         assert data.startswith(got)
         if then == "close" and version == b"1.1":
             assert got == data
-        await f.settled()
+        await f.wait_idle()
         assert f.metric("lased_upstream_errors_total", pool="p0", reason="protocol") == 1
         await unharmed(f)
 
@@ -365,10 +365,10 @@ async def test_R13_a_pool_that_says_nothing_at_all_is_a_502_and_has_failed(metho
 
 async def unharmed_elsewhere(f):
     """As `unharmed`, where another pool answers."""
-    await f.settled()
+    await f.wait_idle()
     assert f.metric("lased_internal_errors_total") == 0
     assert (await f.ask(get("/fresh")))[1] == b"/fresh"
-    await f.settled()
+    await f.wait_idle()
 
 
 @pytest.mark.parametrize(("method", "body", "arrivals"), [("GET", b"", 2), ("HEAD", b"", 2), ("PUT", b"hi", 2),

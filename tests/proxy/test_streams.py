@@ -138,7 +138,7 @@ async def test_S02_each_piece_of_an_answer_goes_on_by_itself(head):
             got = await client.until(b"%03d\n\n" % i)
             assert got.endswith(b"data: event no %03d\n\n" % i)
             turn.release()
-        await f.settled()
+        await f.wait_idle()
 
 
 @pytest.mark.parametrize("field", ["Transfer-Encoding: chunked", "Content-Length: 400"])
@@ -165,7 +165,7 @@ async def test_S02_each_piece_of_a_request_goes_on_by_itself(field):
         if "chunked" in field:
             await client.send(b"0\r\n\r\n")
         assert await client.until(b"0\r\n\r\n") == b"0\r\n\r\n"
-        await f.settled()
+        await f.wait_idle()
 
 
 async def still(value):
@@ -379,7 +379,7 @@ async def test_S09_what_a_request_waits_in_line_is_no_service_of_its_pool():
         await eventually(lambda: f.metric("lased_service_seconds_count", pool="p0") == 1)
         first = f.metric("lased_service_seconds_sum", pool="p0") - seconds
         assert status(await waiting.message()) == 200
-        await f.settled()
+        await f.wait_idle()
         assert f.metric("lased_service_seconds_count", pool="p0") == 2
         second = f.metric("lased_service_seconds_sum", pool="p0") - seconds - first
         assert first >= 0.06

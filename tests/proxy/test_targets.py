@@ -246,12 +246,12 @@ async def test_T15_no_method_target_or_host_makes_a_metric_of_its_own():
         client = await f.client()
         await client.send(get())
         assert status(await client.message()) == 200
-        await f.settled()
+        await f.wait_idle()
         before = series()
         for i in range(100):
             await client.send(plain(b"/%d" % i, host=b"h%d" % i, method=b"M%d" % i))
             assert status(await client.message()) == 200
-        await f.settled()
+        await f.wait_idle()
         assert len(script.seen) == 101
         assert series() == before
         await unharmed(f)

@@ -44,7 +44,7 @@ class Member:
         for service in times:
             self.now += service
             ticket = self.router.route(Job(1), self.now - service, frozenset({"a", "b"} - {pool}))
-            self.router.settle(ticket, self.now, Outcome.OK, service)
+            self.router.complete(ticket, self.now, Outcome.OK, service)
 
     async def look(self):
         return await self.shared.look()
