@@ -386,7 +386,7 @@ async def test_a_log_that_nobody_reads_stops_nobody(tmp_path):
         assert (await client.message())[1] == b"/still"
         os.set_blocking(reading, True)
         threading.Thread(target=lambda: [None for _ in iter(lambda: os.read(reading, 65536), b"")], daemon=True).start()
-        assert await asyncio.to_thread(f.service.access_log.settle)
+        assert await asyncio.to_thread(f.service.access_log.wait_idle)
 
 
 def test_a_token_of_digits_is_a_token_and_a_wrong_one_is_not_shown(tmp_path):

@@ -1,6 +1,6 @@
 """A random life: clients that leave, stall and pipeline before pools that reset, stall, fail and babble.
 
-In the end every ticket is settled once, every count is zero, nothing is left open, and asyncio had no complaint.
+In the end every ticket is completed once, every count is zero, nothing is left open, and asyncio had no complaint.
 """
 
 import asyncio
@@ -74,18 +74,18 @@ async def test_whatever_happens_nothing_is_left(seed, caplog):
     loop = asyncio.get_running_loop()
     noise = []
     loop.set_exception_handler(lambda _, context: noise.append(context))
-    settled = []
+    completed = []
     health = {"passive_failures": 3, "ejection": 0.1}
     pools = [moody(dice) for _ in range(3)]
     with caplog.at_level(logging.WARNING, logger="asyncio"):
         async with front(*pools, policy="lased", timeouts=SHORT, health=health) as f:
-            settle = f.service.router.settle
+            complete = f.service.router.complete
 
             def counted(ticket, *rest, **more):
-                settled.append(ticket)
-                return settle(ticket, *rest, **more)
+                completed.append(ticket)
+                return complete(ticket, *rest, **more)
 
-            f.service.router.settle = counted
+            f.service.router.complete = counted
 
             async def lives(n):
                 for i in range(12):
@@ -99,8 +99,8 @@ async def test_whatever_happens_nothing_is_left(seed, caplog):
                 client.kill()
             await f.wait_idle()
             await eventually(lambda: repr(f.service.server) == "<Server 0 connections>")
-            assert len(settled) == f.service.rows.count == len(set(settled))
-            assert not any(ticket.is_open for ticket in settled)
+            assert len(completed) == f.service.rows.count == len(set(completed))
+            assert not any(ticket.is_open for ticket in completed)
             assert f.metric("lased_internal_errors_total") == 0
             assert f.metric("lased_policy_errors_total") == 0
         gc.collect()
