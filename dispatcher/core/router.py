@@ -31,18 +31,18 @@ class Router:
 
     def __init__(self, policy: Policy, recorders: Iterable[Recorder] = (), infer: bool = False) -> None:
         self.fleet = Fleet()
-        self.policy = policy
-        self._request_joined = join_observer(policy)
+        self._use(policy)
         self._recorders = tuple(recorders)
         self._clocks: dict[str, ServiceClock] | None = {} if infer else None
 
     def __repr__(self) -> str:
         return f"<Router {type(self.policy).__name__} {self.fleet!r}>"
 
-    @property
-    def learns_rejections(self) -> bool:
-        """The policy wants to hear of pools that take no more, so nobody is to keep these from it."""
-        return isinstance(self.policy, RejectionLearner)
+    def _use(self, policy: Policy) -> None:
+        self.policy = policy
+        # Both are asked for every request, and isinstance() of a protocol is slow.
+        self._request_joined = join_observer(policy)
+        self.learns_rejections = isinstance(policy, RejectionLearner)
 
     def route(self, job: Job, now: float, exclude: frozenset[str] = NOTHING, sent: bool = True) -> Ticket:
         """Choose a pool and join it.
@@ -162,8 +162,7 @@ class Router:
         one; the old policy then goes on."""
         for pool in self.fleet.pools:
             policy.adapt(Added(specs.get(pool.id, pool.spec)), self.fleet)
-        self.policy = policy
-        self._request_joined = join_observer(policy)
+        self._use(policy)
         for recorder in self._recorders:
             recorder.switched(policy, now)
 
