@@ -243,7 +243,7 @@ def test_a_request_from_before_the_sums_leaves_the_estimates_sound(seconds, forg
     router.apply(Added(PoolSpec("0")), 0.0)
     early = router.route(Job(0), 0.0)
     if forgotten:
-        policy.forget("0")
+        policy.reset_pool("0")
     else:
         router.switch(policy, seconds - 0.01)
     router.complete(early, seconds, Outcome.OK)
@@ -284,7 +284,7 @@ def test_a_pool_that_was_recalled_is_tried_again_though_it_looked_slow():
         ticket = router.route(Job(j), 10.0 * j)
         router.complete(ticket, 10.0 * j + (5.0 if ticket.pool.id == "1" else 0.01), Outcome.OK)
     second = registry.create("curve", Random(1))
-    second.recall(first.remember())
+    second.set_state(first.get_state())
     router = Router(second)
     for pool in "01":
         router.apply(Added(PoolSpec(pool)), 0.0)
@@ -326,7 +326,7 @@ def choices(policy, pools, requests=2500):
 
 def test_many_pools_at_once_are_decided_as_one_by_one(monkeypatch):
     at_once = choices(registry.create("curve", Random(1)), 30)
-    monkeypatch.setattr(curve, "MANY", 1000)
+    monkeypatch.setattr(curve, "MIN_POOLS_FOR_ARRAYS", 1000)
     assert choices(registry.create("curve", Random(1)), 30) == at_once
 
 
@@ -342,7 +342,7 @@ def test_what_is_remembered_is_recalled():
         for ticket in [router.route(Job(j), j * 1.0) for _ in range(3)]:
             router.complete(ticket, j + 0.2 + 0.1 * int(ticket.pool.id), Outcome.OK)
     second = registry.create("curve", Random(1))
-    second.recall(json.loads(json.dumps(first.remember())))
+    second.set_state(json.loads(json.dumps(first.get_state())))
     other = Router(second)
     for pool in "01":
         other.apply(Added(PoolSpec(pool)), 0.0)
@@ -360,7 +360,7 @@ def test_a_pool_that_comes_back_is_known():
     router.apply(Removed("0"), 50.0)
     router.apply(Added(PoolSpec("0")), 51.0)
     assert policy.rate("0") == rate
-    policy.forget("0")
+    policy.reset_pool("0")
     assert policy.estimates()["0"].observations == 0
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher.core.types import Outcome, Phase, PoolSpec
 from dispatcher.errors import ConfigError
-from dispatcher.policies.lased import POOL_CAP, Lased
+from dispatcher.policies.lased import MAX_ARRIVALS_BY_POOL, Lased
 from dispatcher.testing import Table
 from loadgen.sim.model import Scenario, simulate
 
@@ -159,7 +159,7 @@ def test_the_cap_ends_an_episode_whose_pool_never_empties():
     [
         ({}, 0),
         ({"max_episode_arrivals": 50}, 50),
-        ({"episodes": "pool"}, POOL_CAP),
+        ({"episodes": "pool"}, MAX_ARRIVALS_BY_POOL),
         ({"episodes": "pool", "max_episode_arrivals": 50}, 50),
     ],
 )

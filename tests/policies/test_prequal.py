@@ -8,7 +8,7 @@ import pytest
 
 from dispatcher.core.types import Outcome, PoolSpec
 from dispatcher.policies.prequal import Probe
-from tests.policies.rivals import Road, live
+from tests.policies.road import Road, live
 
 R_PROBE, R_REMOVE, SIZE, MAX_AGE, DELTA, Q_RIF, WINDOW = 3, 1, 16, 1.0, 1.0, 0.84, 128
 
