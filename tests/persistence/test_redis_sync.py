@@ -188,9 +188,9 @@ async def test_a_forget_whose_answer_is_lost_is_one_forget(redis):
 
 async def test_a_policy_that_breaks_its_word_stops_nothing(redis, capsys):
     member = Member(redis.url)
-    member.policy.own = lambda: 1 / 0
+    member.policy.local_counts = lambda: 1 / 0
     assert not await member.look()
-    del member.policy.own
+    del member.policy.local_counts
     assert await member.look()
     assert "ZeroDivisionError" in capsys.readouterr().out
     await member.shared.close()

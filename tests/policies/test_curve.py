@@ -332,7 +332,7 @@ def test_many_pools_at_once_are_decided_as_one_by_one(monkeypatch):
 
 def test_weights_that_grow_large_change_nothing(monkeypatch):
     before = choices(registry.create("curve", Random(1), {"memory": 100}), 3)
-    monkeypatch.setattr(curve, "LARGEST_WEIGHT", 16.0)
+    monkeypatch.setattr(curve, "MAX_WEIGHT", 16.0)
     assert choices(registry.create("curve", Random(1), {"memory": 100}), 3) == before
 
 

@@ -74,9 +74,9 @@ def test_without_forgetting_a_starved_pool_stays_starved():
         router = Router(each)
         for pool in "ab":
             router.apply(Added(PoolSpec(pool)), 0.0)
-        each.observe("a", 1.0, 0.0)
+        each.observe("a", 1.0)
         each._requests = old
-        each.observe("a", 3.0, 0.0)
+        each.observe("a", 3.0)
     assert policy.means["a"].rate == pytest.approx(0.5)
     assert fresh.means["a"].rate == pytest.approx(1 / 3.0)
 

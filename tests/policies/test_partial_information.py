@@ -143,10 +143,10 @@ def test_rates_come_from_completions_a_busy_second_where_pools_count_them():
 def test_a_counter_becomes_a_rate():
     rate = CounterRate()
     for k in range(101):
-        rate.seen(5 * k, k / 2)
+        rate.read(5 * k, k / 2)
     assert rate.value == pytest.approx(10.0)
-    rate.seen(0, 60.0)  # it began anew
-    rate.seen(300, 90.0)
+    rate.read(0, 60.0)  # it began anew
+    rate.read(300, 90.0)
     assert rate.value == pytest.approx(10.0)
 
 
@@ -186,7 +186,7 @@ def test_a_blocking_pool_is_judged_by_its_table_as_soon_as_there_is_one():
     whittle._table(3).result(20)
     for pool, depth in (("a", 1.0), ("b", 3.0)):
         said(router, pool, 0.0, queue_depth=depth)
-    made = theory.blocking(3, whittle.SLOT)
+    made = theory.blocking(3, whittle.SLOT_SERVICES)
     assert scores(router, 1.0) == pytest.approx([-made(1, 4), -made(3, 4)])
     myopic = table(Myopic(rng=Random(1), model="blocking", capacity=3, prior_weight=1e9), rates=(1.0,))
     said(myopic, "a", 0.0, queue_depth=1.0)

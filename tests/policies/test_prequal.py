@@ -199,6 +199,6 @@ def test_memory_is_bounded():
         road.send(at=0.001 * i)
         road.policy._latencies["a"].add(i, 0.1)
     assert len(road.policy._latencies) < 300
-    assert len(road.policy._latencies["a"]._at) == 64
+    assert len(road.policy._latencies["a"]._times) == 64
     assert len(road.policy._rifs._sorted) == 128
     assert len(road.policy._pooled) <= 16
