@@ -88,7 +88,7 @@ class BasePolicy:
     rng: the random generator of this policy.
     """
 
-    ties: str = "none"  # how the policy decides between equal scores
+    tie_rule: str = "none"  # how the policy decides between equal scores, for the metrics
     learns_rejections = False  # True if it learns from `Completion.accepted`; a rejection is then not a failure
     scores_decide = False  # True if the pool of the least `score` wins and nothing else decides
     state_kind: str | None = None  # policies of one kind understand each other's state; None if there is no state

@@ -1,6 +1,7 @@
 """Keeps what policies have learned in a file.
 
-The file is written completely or not at all, and it is checked when it is read. It is JSON. The state of a policy is of one of two kinds, and the file keeps both:
+The file is written completely or not at all, and it is checked when it is read. It is JSON. The state of a policy is of
+one of two kinds, and the file keeps both:
 
     {"version": 1,
      "pools": {NAME: {"weight", "total", "observations"}},      of policies that learn service rates

@@ -74,6 +74,7 @@ class ScoredPolicy(BasePolicy):
     def __init__(self, *, rng: Random, ties: str = "first") -> None:
         super().__init__(rng=rng)
         self.ties: Ties = check_ties(ties)
+        self.tie_rule = self.ties
         self._latest: tuple[Sequence[PoolView], Sequence[float] | Floats] | None = None
         self._delays: Delays | None = None  # of many pools; its rates are kept up to date
         # The arrays hold expected delays, so a subclass with another score is scored pool by pool.

@@ -29,7 +29,7 @@ class Itself:
     def policy(self, name: str, policy: BasePolicy) -> None:
         """Which one is in force."""
         self._policy.clear()
-        self._policy.labels(name, policy.ties).set(1)
+        self._policy.labels(name, policy.tie_rule).set(1)
 
     def reloaded(self, well: bool) -> None:
         self._reload.set(well)
