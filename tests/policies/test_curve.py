@@ -136,6 +136,7 @@ def test_an_unlimited_pool_is_not_taken_for_a_small_one():
     assert estimates["0"].capacity.value >= 16
 
 
+@pytest.mark.slow  # `test_it_finds_the_servers_and_the_service_time` is the fast one
 def test_it_needs_no_more_than_the_better_of_the_rules_that_know_the_pools():
     times, _ = learned((FOUR, SIXTEEN), 150.0, requests=12_000)
     scene = ServiceScene((ServicePool(FOUR), ServicePool(SIXTEEN)), 150.0)
@@ -306,7 +307,7 @@ def test_large_counts_bring_a_fit_only_where_they_allow_a_larger_capacity():
 # -- many pools, long lives
 
 
-def choices(policy, pools, requests=2500):
+def choices(policy, pools, requests=1000):
     router = Router(policy)
     for i in range(pools):
         router.apply(Added(PoolSpec(str(i))), 0.0)
