@@ -179,5 +179,5 @@ def test_it_learns_where_the_system_never_empties():
         for rule in ("pool", "system")
     )
     assert by_system.episodes == 2, "the first episode ends after the last arrival"
-    assert by_pool.episodes > 30
-    assert by_pool.regret < by_system.regret / 3
+    assert by_pool.episodes > 100
+    assert by_pool.regret < by_system.regret / 5
