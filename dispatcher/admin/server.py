@@ -22,7 +22,7 @@ from dispatcher.core.estimate import CapacityEstimate, Estimate
 from dispatcher.core.policy import BasePolicy
 from dispatcher.core.regret import RegretMeter
 from dispatcher.platform.sockets import Address, bound, listen_on
-from dispatcher.proxy.listener import Server
+from dispatcher.proxy.listener import Listener
 from dispatcher.telemetry.decisions import Row, Rows
 from dispatcher.telemetry.metrics import LearningCollector
 
@@ -52,7 +52,7 @@ class Admin:
 
     def __init__(
         self,
-        server: Server,
+        server: Listener,
         meter: RegretMeter,
         rows: Rows,
         registry: CollectorRegistry,
@@ -156,7 +156,7 @@ class Admin:
         }
 
     def _pools(self, learner: BasePolicy) -> list[dict[str, Any]]:
-        router, health = self._server.router, self._server.forwarder.health
+        router, health = self._server.router, self._server.context.health
         estimates = learner.estimates()
         drawn = learner.probabilities()
         pools = []
@@ -168,7 +168,7 @@ class Admin:
                 "routed": self._rows.routed[spec.id],
                 "up": health.is_up(spec.id),
                 "verdict": health.verdict(spec.id),
-                "routed_to": health.is_in(spec.id),
+                "routed_to": health.is_routable(spec.id),
                 "guess": spec.guess,
                 "true_rate": spec.true_rate,
             }
