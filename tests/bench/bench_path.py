@@ -20,7 +20,9 @@ from rich.table import Table
 from tests.bench.peers import free_ports, missing, nginx, wrk
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-UPSTREAM = 'server {{ listen 127.0.0.1:{port}; location / {{ default_type text/plain; return 200 "hello world\\n"; }} }}'
+UPSTREAM = (
+    'server {{ listen 127.0.0.1:{port}; location / {{ default_type text/plain; return 200 "hello world\\n"; }} }}'
+)
 PROXY = """upstream u {{ least_conn; server 127.0.0.1:{first}; server 127.0.0.1:{second};
 keepalive 64; keepalive_requests 10000000; }}
 server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://u; proxy_http_version 1.1;
