@@ -392,7 +392,7 @@ class Service:
                 job.cancel()
             await asyncio.gather(*jobs, return_exceptions=True)
             await self.health_checks.close()
-            await self.listener.cut()
+            await self.listener.close()
             await self.admin.close()
             self._save_state()
             if self.shared is not None:

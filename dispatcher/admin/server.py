@@ -112,9 +112,9 @@ class Admin:
 
     async def readyz(self, request: web.Request) -> web.Response:
         """Some pool is usable and we are not draining."""
-        if self._server.ready:
+        if self._server.is_ready:
             return web.Response(text="ready\n")
-        return web.Response(status=503, text="draining\n" if self._server.draining else "no pool is usable\n")
+        return web.Response(status=503, text="draining\n" if self._server.is_draining else "no pool is usable\n")
 
     async def state(self, request: web.Request) -> web.Response:
         """What is believed and counted now."""
@@ -126,7 +126,7 @@ class Admin:
         state: dict[str, Any] = {
             **self._control.about(),
             "decisions": self._rows.count,
-            "draining": self._server.draining,
+            "draining": self._server.is_draining,
             "regret": self._regret(),
             "plane": decision_plane(policy, self._server.router.fleet.pools, self._meter, self._clock()),
             "episode": self._episode(policy),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.core import service_times as service
+from dispatcher.core import service_times
 from dispatcher.core.fleet import Pool
 from dispatcher.core.service_times import WINDOW, Overhead, ServiceTimeEstimator, SortedWindow
 from dispatcher.core.types import Decision, Job, PoolSpec, Ticket
@@ -47,7 +47,7 @@ def poisson_jobs(n, lam, mu, seed):
 
 @pytest.mark.parametrize("servers", [1, 2, 5])
 def test_fcfs_services_are_seen_exactly(servers, monkeypatch):
-    monkeypatch.setattr(service, "ENOUGH", 10**9)  # no correction of an overhead that is not there
+    monkeypatch.setattr(service_times, "MIN_OBSERVATIONS", 10**9)  # no correction of an overhead that is not there
     for observed, work in observe(poisson_jobs(2000, 0.8 * servers, 1.0, seed=servers), servers):
         assert observed == pytest.approx(work, abs=1e-9)
 
@@ -142,10 +142,10 @@ def test_the_overhead_is_learned_and_taken_off(law):
 
 def test_nothing_is_corrected_before_both_kinds_were_seen():
     overhead = Overhead()
-    for _ in range(10 * service.EVERY):
+    for _ in range(10 * service_times.UPDATE_INTERVAL):
         overhead.learn_one(2.0, began_idle=True)
     assert overhead.seconds == 0.0
-    for _ in range(service.EVERY):
+    for _ in range(service_times.UPDATE_INTERVAL):
         overhead.learn_one(1.5, began_idle=False)
     assert overhead.seconds == pytest.approx(0.5, abs=1e-5)
 

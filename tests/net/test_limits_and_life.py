@@ -122,7 +122,7 @@ async def test_a_drain_lets_requests_end_and_takes_no_more():
         await eventually(lambda: f.in_flight == [1])
         draining = asyncio.create_task(f.service.listener.drain())
         assert await idle.ended()
-        assert not f.service.listener.ready
+        assert not f.service.listener.is_ready
         with pytest.raises(OSError):  # noqa: PT011 - refused or reset, as the platform likes
             await f.client()
         go.set()
