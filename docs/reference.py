@@ -15,11 +15,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, SecretStr
 
-from dispatcher import registry, settings
-from dispatcher.config import Config, PoolConfig
+from dispatcher import registry
 from dispatcher.core.types import Job, Outcome
 from dispatcher.policies.base import BasePolicy
 from dispatcher.service import Service
+from dispatcher.settings import Config, PoolConfig
 from loadgen.attack.summary import Summary
 
 HERE = Path(__file__).parent
@@ -28,14 +28,6 @@ COMMANDS = (
     ("workers", ("",)),
     ("loadgen", ("attack", "simulate", "compare", "reproduce", "theory", "demo")),
 )
-DESCRIBED = {  # sections whose keys a dataclass explains
-    "limits": settings.Limits,
-    "timeouts": settings.Timeouts,
-    "health": settings.Health,
-    "retry": settings.Retry,
-    "queue": settings.Waiting,
-    "reports": settings.Reports,
-}
 
 
 def shown(value):
