@@ -42,29 +42,36 @@ class Section(BaseModel):
 class Limits(Section):
     """Limits on requests and client connections."""
 
-    head_bytes: Count = Field(16384, description="Largest request line and headers together, in bytes. 0: no limit.")
-    headers: Count = Field(100, description="Largest number of headers in a request. 0: no limit.")
-    body_bytes: Count = Field(0, description="Largest request body, in bytes. 0: no limit.")
-    connections: Count = Field(10000, description="Client connections open at the same time. 0: no limit.")
+    head_bytes: Count = Field(
+        default=16384, description="Largest request line and headers together, in bytes. 0: no limit."
+    )
+    headers: Count = Field(default=100, description="Largest number of headers in a request. 0: no limit.")
+    body_bytes: Count = Field(default=0, description="Largest request body, in bytes. 0: no limit.")
+    connections: Count = Field(default=10000, description="Client connections open at the same time. 0: no limit.")
 
 
 class Timeouts(Section):
     """All timeouts are in seconds, and 0 switches a timeout off."""
 
-    head: NonNegative = Field(10.0, description="Time for a client to send all headers of a request.")
-    keepalive: NonNegative = Field(75.0, description="Time that a client connection may stay open without a request.")
-    connect: NonNegative = Field(2.0, description="Time to connect to a pool.")
-    answer: NonNegative = Field(60.0, description="Time from the whole request to the headers of the pool's response.")
+    head: NonNegative = Field(default=10.0, description="Time for a client to send all headers of a request.")
+    keepalive: NonNegative = Field(
+        default=75.0, description="Time that a client connection may stay open without a request."
+    )
+    connect: NonNegative = Field(default=2.0, description="Time to connect to a pool.")
+    answer: NonNegative = Field(
+        default=60.0, description="Time from the whole request to the headers of the pool's response."
+    )
     idle: NonNegative = Field(
-        60.0, description="Time between two pieces of a body, from the client, to the client, or from the pool."
+        default=60.0, description="Time between two pieces of a body, from the client, to the client, or from the pool."
     )
     tunnel: NonNegative = Field(
-        3600.0, description="Time that an upgraded connection, such as a WebSocket, may stay open without data."
+        default=3600.0, description="Time that an upgraded connection, such as a WebSocket, may stay open without data."
     )
-    pool_idle: NonNegative = Field(50.0, description="Time that an unused connection to a pool is kept.")
-    dns: NonNegative = Field(30.0, description="Time after which the host name of a pool is resolved again.")
+    pool_idle: NonNegative = Field(default=50.0, description="Time that an unused connection to a pool is kept.")
+    dns: NonNegative = Field(default=30.0, description="Time after which the host name of a pool is resolved again.")
     drain: NonNegative = Field(
-        10.0, description="Time that a shutdown waits for open requests, and that tunnels to a removed pool stay open."
+        default=10.0,
+        description="Time that a shutdown waits for open requests, and that tunnels to a removed pool stay open.",
     )
 
 
@@ -74,23 +81,27 @@ class Health(Section):
     Probes are requests of the dispatcher's own. Ejection judges a pool by the requests of clients.
     """
 
-    path: UrlPath = Field("", description="Path that probes request from each pool. Empty: no probes.")
-    interval: NonNegative = Field(5.0, description="Seconds between two probes of a pool; 10 % of jitter is added.")
-    timeout: NonNegative = Field(2.0, description="Seconds after which a probe has failed. 0: never.")
-    rise: PositiveCount = Field(2, description="Successful probes in a row that bring a pool back.")
-    fall: PositiveCount = Field(3, description="Failed probes in a row that take a pool out.")
-    passive_failures: Count = Field(5, description="Failed requests in a row that eject a pool. 0: never.")
+    path: UrlPath = Field(default="", description="Path that probes request from each pool. Empty: no probes.")
+    interval: NonNegative = Field(
+        default=5.0, description="Seconds between two probes of a pool; 10 % of jitter is added."
+    )
+    timeout: NonNegative = Field(default=2.0, description="Seconds after which a probe has failed. 0: never.")
+    rise: PositiveCount = Field(default=2, description="Successful probes in a row that bring a pool back.")
+    fall: PositiveCount = Field(default=3, description="Failed probes in a row that take a pool out.")
+    passive_failures: Count = Field(default=5, description="Failed requests in a row that eject a pool. 0: never.")
     error_ratio: Share = Field(
-        0.5, description="Share of failures among the last `window` requests that ejects a pool. 0: never."
+        default=0.5, description="Share of failures among the last `window` requests that ejects a pool. 0: never."
     )
-    window: PositiveCount = Field(50, description="Number of requests of a pool that `error_ratio` looks at.")
+    window: PositiveCount = Field(default=50, description="Number of requests of a pool that `error_ratio` looks at.")
     latency_factor: NonNegative = Field(
-        0.0, description="A pool is ejected if its response time exceeds its usual one by this factor. 0: never."
+        default=0.0,
+        description="A pool is ejected if its response time exceeds its usual one by this factor. 0: never.",
     )
-    ejection: NonNegative = Field(10.0, description="Seconds of the first ejection; each relapse doubles them.")
-    floor: Share = Field(0.3, description="Share of the pools that stay in service in any case.")
+    ejection: NonNegative = Field(default=10.0, description="Seconds of the first ejection; each relapse doubles them.")
+    floor: Share = Field(default=0.3, description="Share of the pools that stay in service in any case.")
     slow_start: NonNegative = Field(
-        0.0, description="Seconds in which the traffic of a pool that comes back grows to its share. 0: at once."
+        default=0.0,
+        description="Seconds in which the traffic of a pool that comes back grows to its share. 0: at once.",
     )
 
 
@@ -104,39 +115,43 @@ class Retry(Section):
     """
 
     on: list[Cause] = Field(
-        ["connect", "stale"], description="Causes for which a request is tried again. Empty: no retries."
+        default=["connect", "stale"], description="Causes for which a request is tried again. Empty: no retries."
     )
-    budget: NonNegative = Field(0.2, description="Retries allowed per request, as a share.")
-    per_second: NonNegative = Field(10.0, description="Retries allowed per second, in addition to `budget`.")
-    attempts: PositiveCount = Field(3, description="Largest number of attempts of one request, with the first one.")
+    budget: NonNegative = Field(default=0.2, description="Retries allowed per request, as a share.")
+    per_second: NonNegative = Field(default=10.0, description="Retries allowed per second, in addition to `budget`.")
+    attempts: PositiveCount = Field(
+        default=3, description="Largest number of attempts of one request, with the first one."
+    )
     buffer_bytes: Count = Field(
-        65536, description="Bytes of a request body kept for a retry; a larger body is sent only once."
+        default=65536, description="Bytes of a request body kept for a retry; a larger body is sent only once."
     )
 
 
 class QueueSettings(Section):
     """The queue in which requests wait while every pool has `max_in_flight` requests."""
 
-    size: Count = Field(1000, description="Requests that may wait. 0: none; they get status 503 at once.")
-    timeout: NonNegative = Field(5.0, description="Seconds that a request may wait, then it gets 503. 0: no limit.")
+    size: Count = Field(default=1000, description="Requests that may wait. 0: none; they get status 503 at once.")
+    timeout: NonNegative = Field(
+        default=5.0, description="Seconds that a request may wait, then it gets 503. 0: no limit."
+    )
 
 
 class Reports(Section):
     """Load reports of the pools: the response header `endpoint-load-metrics` (ORCA)."""
 
-    read: bool = Field(True, description="Whether policies get the load reports.")
-    forward: bool = Field(False, description="Whether the header is passed on to clients.")
+    read: bool = Field(default=True, description="Whether policies get the load reports.")
+    forward: bool = Field(default=False, description="Whether the header is passed on to clients.")
 
 
 class Settings(Section):
     """The sections that the proxy reads while it runs."""
 
-    limits: Limits = Field(default_factory=Limits, description="Limits on requests and client connections.")
-    timeouts: Timeouts = Field(default_factory=Timeouts, description="Timeouts, in seconds.")
-    health: Health = Field(default_factory=Health, description="Probes and ejection of pools.")
-    queue: QueueSettings = Field(default_factory=QueueSettings, description="The queue for times when pools are full.")
-    retry: Retry = Field(default_factory=Retry, description="Retries at another pool.")
-    reports: Reports = Field(default_factory=Reports, description="Load reports of pools.")
+    limits: Limits = Field(default=Limits(), description="Limits on requests and client connections.")
+    timeouts: Timeouts = Field(default=Timeouts(), description="Timeouts, in seconds.")
+    health: Health = Field(default=Health(), description="Probes and ejection of pools.")
+    queue: QueueSettings = Field(default=QueueSettings(), description="The queue for times when pools are full.")
+    retry: Retry = Field(default=Retry(), description="Retries at another pool.")
+    reports: Reports = Field(default=Reports(), description="Load reports of pools.")
     trusted_proxies: list[str] = Field(
         default_factory=list, description="Networks whose X-Forwarded-* and Forwarded headers are trusted."
     )
@@ -189,23 +204,24 @@ class PoolConfig(Section):
     )
     url: str = Field(description="http://HOST:PORT or https://HOST:PORT without a path, or unix:/PATH.")
     servers: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        1, description="Parallel servers behind the URL. The policy `curve` does not need it."
+        default=1, description="Parallel servers behind the URL. The policy `curve` does not need it."
     )
-    guess: Rate = Field(1.0, description="Initial estimate of the service rate, per second and server.")
+    guess: Rate = Field(default=1.0, description="Initial estimate of the service rate, per second and server.")
     true_rate: Rate | None = Field(
-        None, description="Real service rate, per second and server, where it is known. It serves to measure regret."
+        default=None,
+        description="Real service rate, per second and server, where it is known. It serves to measure regret.",
     )
     max_in_flight: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        0, description="Largest number of requests in flight at the pool. 0: no limit."
+        default=0, description="Largest number of requests in flight at the pool. 0: no limit."
     )
-    drained: bool = Field(False, description="Whether the pool gets no new requests.")
-    health_path: UrlPath = Field("", description="Path of this pool's probes. Empty: `health.path`.")
+    drained: bool = Field(default=False, description="Whether the pool gets no new requests.")
+    health_path: UrlPath = Field(default="", description="Path of this pool's probes. Empty: `health.path`.")
     ca: str = Field(
-        "", description="For https: a PEM file of trusted authorities. Empty: the authorities of the system."
+        default="", description="For https: a PEM file of trusted authorities. Empty: the authorities of the system."
     )
-    verify: bool = Field(True, description="For https: whether the certificate of the pool is verified.")
+    verify: bool = Field(default=True, description="For https: whether the certificate of the pool is verified.")
     server_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]*$")] = Field(
-        "", description="For https: the name in the certificate. Empty: the host of the URL."
+        default="", description="For https: the name in the certificate. Empty: the host of the URL."
     )
 
     @field_validator("url")
@@ -245,7 +261,7 @@ class PoolConfig(Section):
 class PolicyConfig(Section):
     """The routing policy. The policy itself checks its options."""
 
-    name: str = Field(DEFAULT_POLICY, description="A registered policy, or module:attr of a factory.")
+    name: str = Field(default=DEFAULT_POLICY, description="A registered policy, or module:attr of a factory.")
     options: dict[str, bool | int | float | str] = Field(
         default_factory=dict, description="Options of the policy; `lased-dispatcher policies` lists them."
     )
@@ -254,60 +270,66 @@ class PolicyConfig(Section):
 class TlsConfig(Section):
     """Files for serving https to clients. Without a certificate, clients are served http."""
 
-    certificate: str = Field("", description="PEM file with the certificate and its chain. Empty: plain http.")
-    key: str = Field("", description="PEM file with the private key. Empty: it is in the file of the certificate.")
+    certificate: str = Field(default="", description="PEM file with the certificate and its chain. Empty: plain http.")
+    key: str = Field(
+        default="", description="PEM file with the private key. Empty: it is in the file of the certificate."
+    )
 
 
 class AccessLogConfig(Section):
     """The access log has one line for each request."""
 
-    path: str = Field("", description='File that the log is written to; "-" means stdout. Empty: no log.')
-    format: Literal["json", "combined"] = Field("json", description="Format of a line.")
+    path: str = Field(default="", description='File that the log is written to; "-" means stdout. Empty: no log.')
+    format: Literal["json", "combined"] = Field(default="json", description="Format of a line.")
 
 
 class TracingConfig(Section):
     """Spans for OpenTelemetry, sent by OTLP over HTTP. They need the extra `otel`."""
 
     endpoint: Annotated[str, Field(pattern=r"^(https?://\S+)?$")] = Field(
-        "", description="URL of the collector. Empty: no spans."
+        default="", description="URL of the collector. Empty: no spans."
     )
     service: Annotated[str, Field(min_length=1, max_length=100)] = Field(
-        "lased-dispatcher", description="Name of this service in the spans."
+        default="lased-dispatcher", description="Name of this service in the spans."
     )
 
 
 class Config(Settings):
     """The whole configuration."""
 
-    listen: str = Field("127.0.0.1:8080", description="Address for clients: HOST:PORT or unix:/PATH; port 0: any.")
-    admin: str = Field("127.0.0.1:9090", description="Address of metrics, state and control. Keep it on loopback.")
-    admin_token: Secret = Field(
-        SecretStr(""), description="Bearer token that the admin API requires. Empty: no authentication."
+    listen: str = Field(
+        default="127.0.0.1:8080", description="Address for clients: HOST:PORT or unix:/PATH; port 0: any."
     )
-    seed: int = Field(1, description="Seed of the random generator of the policy.")
-    rows: str = Field("", description="File that gets one JSON line for each decision. Empty: none.")
+    admin: str = Field(
+        default="127.0.0.1:9090", description="Address of metrics, state and control. Keep it on loopback."
+    )
+    admin_token: Secret = Field(
+        default=SecretStr(""), description="Bearer token that the admin API requires. Empty: no authentication."
+    )
+    seed: int = Field(default=1, description="Seed of the random generator of the policy.")
+    rows: str = Field(default="", description="File that gets one JSON line for each decision. Empty: none.")
     state_file: str = Field(
-        "", description="File that keeps what the policy has learned across restarts. Empty: nothing is kept."
+        default="", description="File that keeps what the policy has learned across restarts. Empty: nothing is kept."
     )
     state_url: Secret = Field(
-        SecretStr(""),
+        default=SecretStr(""),
         description="URL of a Redis in which dispatchers with the same pools share what they learn. It needs the "
         "extra `redis`. Empty: nothing is shared.",
     )
     state_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,100}$")] = Field(
-        "lased", description="Name in Redis of the group of dispatchers that share."
+        default="lased", description="Name in Redis of the group of dispatchers that share."
     )
     shadow: list[str] = Field(
         default_factory=list, description="Policies that are evaluated on live traffic without routing it."
     )
     reuse_port: bool = Field(
-        False, description="Whether another process may listen on the same port, to hand over without a gap."
+        default=False, description="Whether another process may listen on the same port, to hand over without a gap."
     )
-    policy: PolicyConfig = Field(default_factory=PolicyConfig, description="The routing policy.")
+    policy: PolicyConfig = Field(default=PolicyConfig(), description="The routing policy.")
     pools: Annotated[list[PoolConfig], Field(min_length=1)] = Field(description="The pools; at least one.")
-    tls: TlsConfig = Field(default_factory=TlsConfig, description="https for clients.")
-    access_log: AccessLogConfig = Field(default_factory=AccessLogConfig, description="The access log.")
-    tracing: TracingConfig = Field(default_factory=TracingConfig, description="Spans for OpenTelemetry.")
+    tls: TlsConfig = Field(default=TlsConfig(), description="https for clients.")
+    access_log: AccessLogConfig = Field(default=AccessLogConfig(), description="The access log.")
+    tracing: TracingConfig = Field(default=TracingConfig(), description="Spans for OpenTelemetry.")
 
     @model_validator(mode="before")
     @classmethod

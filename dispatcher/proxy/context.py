@@ -16,7 +16,7 @@ from dispatcher.proxy.events import Events
 from dispatcher.proxy.outlier_detection import PoolHealth
 from dispatcher.proxy.retry_budget import Budget
 from dispatcher.proxy.upstream import PoolConnection
-from dispatcher.settings import Settings
+from dispatcher.settings import LiveSettings
 
 if TYPE_CHECKING:
     from dispatcher.proxy.exchange import Exchange
@@ -86,7 +86,7 @@ class Forwarder:
         health: PoolHealth,
         events: Events,
         clock: Callable[[], float],
-        settings: Settings,
+        settings: LiveSettings,
         queue: Queue,
         name: bytes = NAME,
     ) -> None:

@@ -22,7 +22,7 @@ from dispatcher.platform.clock import Timer, http_date
 from dispatcher.proxy.context import Forwarder
 from dispatcher.proxy.exchange import Exchange
 from dispatcher.proxy.tunnel import Tunnel
-from dispatcher.settings import Settings
+from dispatcher.settings import LiveSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,7 @@ class ClientConnection(asyncio.Protocol):
         return f"<ClientConnection {self._exchange or 'idle'}>"
 
     @property
-    def _settings(self) -> Settings:
+    def _settings(self) -> LiveSettings:
         return self._forwarder.settings
 
     # -- asyncio.Protocol
