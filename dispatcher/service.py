@@ -7,14 +7,14 @@ import contextlib
 import os
 import secrets
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
-from dispatcher import __version__
+from dispatcher import __version__, background
 from dispatcher.admin.server import EXPLAINED, Admin
 from dispatcher.control import Control
 from dispatcher.core.policy import Learner, Recorder, Remembering
@@ -22,7 +22,7 @@ from dispatcher.core.regret import RegretMeter
 from dispatcher.core.rng import stream
 from dispatcher.core.router import Router
 from dispatcher.errors import ConfigError, DispatcherError, StartError
-from dispatcher.long_episodes import LongEpisodes, log_first_episode_warning
+from dispatcher.long_episodes import log_first_episode_warning
 from dispatcher.persistence.learned_state import LearnedState
 from dispatcher.persistence.redis_sync import SharedLearning
 from dispatcher.platform.clock import make_clock
@@ -47,10 +47,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-LAG_INTERVAL_SECONDS = 0.25  # between two measurements of the event loop's lag
-FLUSH_INTERVAL_SECONDS = 0.5  # between two writes of decisions and of the access log
-SAVE_INTERVAL_SECONDS = 10.0  # between two writes of the state file
-EPISODE_INTERVAL_SECONDS = 1.0  # between two checks of the open episode's length
 LOG_LEVELS = {
     "pool_tried_again": "info",
     "internal_error": "error",
@@ -116,6 +112,8 @@ class Service:
         forwarder.log = self.access_log
         forwarder.spans = self._spans
         self.server = Server(forwarder, prepared.listener_tls)
+        files = {"rows": self.lines, "access_log.path": self.access_log}
+        self._files = {key: file for key, file in files.items() if file is not None}
 
     def _make_admin(self, config: Config, read_config: Callable[[], Config]) -> None:
         self.metrics = Itself(self.registry, __version__)
@@ -179,11 +177,10 @@ class Service:
         try:
             if self.shared is not None:
                 await self.shared.begin()
-                jobs.append(asyncio.create_task(self.shared.run()))
             addresses = await self._listen()
-            jobs += [asyncio.create_task(job()) for job in self._background_jobs]
+            jobs = [asyncio.create_task(job) for job in self._jobs()]
             for job in jobs:
-                job.add_done_callback(_log_job_failure)
+                job.add_done_callback(background.log_failure)
             self.prober.follow()
             self.manager.ready()
             log_first_episode_warning(self.config, self.router.policy)
@@ -227,6 +224,18 @@ class Service:
         service = await self.server.listen(parse_address(config.listen), config.reuse_port, sockets.get("listen"))
         return service, admin
 
+    def _jobs(self) -> Iterator[Coroutine[Any, Any, None]]:
+        yield background.measure_lag(self.clock, self.metrics)
+        yield background.check_episodes(self.router)
+        if self._files:
+            yield background.write_files(self._files)
+        if self.config.state_file:
+            yield background.save_state(self.learned, self.router)
+        if self.shared is not None:
+            yield self.shared.run()
+        yield self.admin.live.take_pictures()
+        yield self.manager.watch()
+
     async def _close(self) -> None:
         await self.prober.close()
         await self.server.cut()
@@ -234,55 +243,9 @@ class Service:
         self.learned.save(self.router.policy)
         if self.shared is not None:
             await self.shared.close()
-        for key, file in self._files:
-            with _logged_write(key):
-                file.close()
+        background.close_files(self._files)
         if self._spans is not None:
             await asyncio.to_thread(self._spans.close)  # it sends the last spans and blocks meanwhile
-
-    # -- background jobs
-
-    @property
-    def _background_jobs(self) -> list[Callable[[], Any]]:
-        return [
-            self._measure_lag,
-            self._check_episodes,
-            self._write_files,
-            self._save_state,
-            self.admin.live.take_pictures,
-            self.manager.watch,
-        ]
-
-    async def _measure_lag(self) -> None:
-        while True:
-            start = self.clock()
-            await asyncio.sleep(LAG_INTERVAL_SECONDS)
-            self.metrics.late(self.clock() - start - LAG_INTERVAL_SECONDS)
-
-    async def _check_episodes(self) -> None:
-        episodes = LongEpisodes()
-        while True:
-            await asyncio.sleep(EPISODE_INTERVAL_SECONDS)
-            if warning := episodes.check(self.router.policy):
-                log.warning("episode_is_long", reason=warning)
-
-    async def _save_state(self) -> None:
-        while self.config.state_file:
-            await asyncio.sleep(SAVE_INTERVAL_SECONDS)
-            self.learned.save(self.router.policy)
-
-    async def _write_files(self) -> None:
-        while self._files:
-            await asyncio.sleep(FLUSH_INTERVAL_SECONDS)
-            for key, file in self._files:
-                with _logged_write(key):
-                    file.flush()
-
-    @property
-    def _files(self) -> list[tuple[str, JsonLines | AccessLog]]:
-        """The files that are written from time to time, each with its key in the configuration."""
-        files = (("rows", self.lines), ("access_log.path", self.access_log))
-        return [(key, file) for key, file in files if file is not None]
 
 
 def _make_spans(config: Config) -> OpenTelemetry | None:
@@ -297,18 +260,3 @@ def _make_spans(config: Config) -> OpenTelemetry | None:
 
 def _log_event(event: str, **details: Any) -> None:
     getattr(log, LOG_LEVELS.get(event, "warning"))(event, **details)
-
-
-def _log_job_failure(job: asyncio.Task[None]) -> None:
-    """Log a background job that ended by an exception: it should only end by being cancelled."""
-    if not job.cancelled() and (error := job.exception()) is not None:
-        log.error("background_job_failed", job=repr(job.get_coro()), exc_info=error)
-
-
-@contextlib.contextmanager
-def _logged_write(key: str) -> Any:
-    """Log a failure to write instead of raising it: a full disk must not end the service."""
-    try:
-        yield
-    except OSError as error:
-        log.error("not_written", key=key, error=error.strerror)

@@ -31,6 +31,8 @@ ALLOWED = {
         *CORE, "dispatcher.config", "dispatcher.long_episodes", "dispatcher.persistence", "dispatcher.platform",
         "dispatcher.proxy", "dispatcher.registry", "dispatcher.settings", "dispatcher.telemetry",
     ],
+    "dispatcher.background": ["dispatcher.core", "dispatcher.long_episodes", "dispatcher.persistence",
+                              "dispatcher.telemetry"],
     "dispatcher.control": [*CORE, "dispatcher.registry", "dispatcher.reload"],
     "dispatcher.top": ["dispatcher.errors"],
     "dispatcher.service": ["dispatcher"],

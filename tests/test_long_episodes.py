@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
-from dispatcher import service
+from dispatcher import background
 from dispatcher.config import Config
 from dispatcher.core.types import PoolSpec
 from dispatcher.long_episodes import LONG_EPISODE_ARRIVALS, LongEpisodes, first_episode_warning, rates_learned
@@ -111,7 +111,7 @@ async def test_serve_warns_at_the_start_and_at_a_reload():
 
 
 async def test_serve_warns_of_a_long_episode(monkeypatch):
-    monkeypatch.setattr(service, "EPISODE_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(background, "EPISODE_INTERVAL_SECONDS", 0.01)
     with capture_logs() as logs:
         async with front(answer_ok, policy="lased") as f:
             f.service.router.policy.episode.arrivals = LONG_EPISODE_ARRIVALS + 1
