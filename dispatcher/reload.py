@@ -25,9 +25,9 @@ from dispatcher.persistence.learned_state import LearnedState
 from dispatcher.persistence.redis_sync import SharedLearning
 from dispatcher.platform.systemd import Notifier
 from dispatcher.platform.tls import client_context, server_context
-from dispatcher.proxy.connection_pool import Target, Upstream
-from dispatcher.proxy.health_checks import Prober
-from dispatcher.proxy.listener import Server
+from dispatcher.proxy.connection_pool import ConnectionPool, Target
+from dispatcher.proxy.health_checks import HealthChecks
+from dispatcher.proxy.listener import Listener
 from dispatcher.proxy.outlier_detection import PoolHealth
 from dispatcher.settings import Config, LiveSettings, PolicyConfig, PoolConfig
 from dispatcher.telemetry.access_log import AccessLog
@@ -176,42 +176,42 @@ def target(pool: PoolConfig) -> Target:
 class RunningPools:
     """Adds, changes and removes the pools of the running service.
 
-    upstreams: the connections of each pool, by name. The proxy reads this same dict.
-    probe_paths: the path of its probes for each pool, by name; empty for the common one.
+    connections: the connections of each pool, by name. The proxy reads this same dict.
+    health_paths: the path of the health checks of each pool, by name; empty for the common one.
     """
 
     def __init__(self, health: PoolHealth, settings: LiveSettings) -> None:
-        self.upstreams: dict[str, Upstream] = {}
-        self.probe_paths: dict[str, str] = {}
+        self.connections: dict[str, ConnectionPool] = {}
+        self.health_paths: dict[str, str] = {}
         self._health = health
         self._settings = settings
 
     def add(self, pool: PoolConfig, target: Target) -> None:
         """Open a new pool. Raises ConfigError if the policy refuses it."""
-        self._health.watch(pool.spec, pool.drained)
-        self.probe_paths[pool.name] = pool.health_path
+        self._health.add(pool.spec, pool.drained)
+        self.health_paths[pool.name] = pool.health_path
         self._connect(pool.name, target)
 
     def change(self, pool: PoolConfig, target: Target, reset_ejection: bool) -> None:
         """Give a pool another description. Its counts stay; its connections stay if the target is the same."""
-        self.probe_paths[pool.name] = pool.health_path
-        upstream = self.upstreams[pool.name]
-        if target != upstream.target:
-            upstream.retire()
+        self.health_paths[pool.name] = pool.health_path
+        connections = self.connections[pool.name]
+        if target != connections.target:
+            connections.retire()
             self._connect(pool.name, target)
         self._health.change(pool.spec, pool.drained, reset_ejection)
 
     def remove(self, name: str) -> None:
         """Close a pool to new requests; those in flight go on to their end."""
-        self._health.forget(name)
-        del self.probe_paths[name]
-        self.upstreams.pop(name).retire()
+        self._health.remove(name)
+        del self.health_paths[name]
+        self.connections.pop(name).retire()
 
     def _connect(self, name: str, target: Target) -> None:
         def log_failure(reason: str) -> None:
             log.warning("name_not_resolved", pool=name, reason=reason)
 
-        self.upstreams[name] = Upstream(name, target, self._settings.timeouts, log_failure)
+        self.connections[name] = ConnectionPool(name, target, self._settings, log_failure)
 
 
 @dataclass
@@ -231,8 +231,8 @@ class Reloader:
     router: Router
     health: PoolHealth
     pools: RunningPools
-    prober: Prober
-    server: Server
+    health_checks: HealthChecks
+    listener: Listener
     shadows: Shadows
     learned: LearnedState
     shared: SharedLearning | None
@@ -281,8 +281,9 @@ class Reloader:
         if prepared.policy is not None:
             self._switch_policy(prepared.policy, config)
         self.config = config
-        self._replace_settings()
-        self.server.tls = prepared.listener_tls
+        self.settings.replace(config)
+        self.health.settings_changed()
+        self.listener.tls = prepared.listener_tls
         for pool in config.pools:
             if pool.name in old_pools:
                 self.pools.change(pool, prepared.targets[pool.name], reset_ejections)
@@ -290,7 +291,7 @@ class Reloader:
                 self.pools.add(pool, prepared.targets[pool.name])
         if prepared.shadows is not None:
             self.shadows.replace(prepared.shadows, self.router.fleet)
-        self.prober.follow()
+        self.health_checks.pools_changed()
 
     def _switch_policy(self, policy: Policy, config: Config) -> None:
         before = self.router.policy
@@ -300,13 +301,3 @@ class Reloader:
             policy.reclaim(before.own())  # so that what this process has observed is not counted a second time
         self.router.switch(policy, self.clock(), {pool.name: pool.spec for pool in config.pools})
         self.metrics.policy(config.policy.name, policy)
-
-    def _replace_settings(self) -> None:
-        self.settings.replace(self.config)
-        # These parts hold a section of their own instead of the live settings.
-        proxy = self.server.forwarder
-        proxy.budget.settings = self.settings.retry
-        proxy.queue.size, proxy.queue.timeout = self.settings.queue.size, self.settings.queue.timeout
-        self.health.configure(self.settings.health)
-        for upstream in self.pools.upstreams.values():
-            upstream.timeouts = self.settings.timeouts

@@ -28,10 +28,10 @@ from dispatcher.persistence.redis_sync import SharedLearning
 from dispatcher.platform.clock import make_clock
 from dispatcher.platform.sockets import Address, inherited, parse_address
 from dispatcher.platform.systemd import Notifier
-from dispatcher.proxy.admission_queue import Queue
-from dispatcher.proxy.context import Forwarder
-from dispatcher.proxy.health_checks import Prober
-from dispatcher.proxy.listener import Server
+from dispatcher.proxy.admission_queue import AdmissionQueue
+from dispatcher.proxy.context import ProxyContext
+from dispatcher.proxy.health_checks import HealthChecks
+from dispatcher.proxy.listener import Listener
 from dispatcher.proxy.outlier_detection import PoolHealth
 from dispatcher.reload import PreparedConfig, Reloader, RunningPools, prepare
 from dispatcher.settings import DEFAULT_POLICY_HINT, Config, LiveSettings
@@ -72,7 +72,7 @@ class Service:
             raise ConfigError(f"state_file: policy {config.policy.name!r} learns nothing that could be kept")
         self.learned = LearnedState(config.state_file)
         self.learned.restore(policy)
-        self.queue = Queue(self.settings.queue.size, self.settings.queue.timeout)
+        self.queue = AdmissionQueue(self.settings)
         self.router = Router(policy, [*self._make_recorders(config, policy), self.queue], infer=True)
         self.shadows.replace(prepared.shadows or {}, self.router.fleet)
         self._make_proxy(config, prepared)
@@ -94,24 +94,36 @@ class Service:
         return recorders
 
     def _make_proxy(self, config: Config, prepared: PreparedConfig) -> None:
-        self.health = PoolHealth(self.router, self.settings.health, self.recorder, self.clock)
+        self.health = PoolHealth(self.router, self.settings, self.recorder, self.clock)
         self.pools = RunningPools(self.health, self.settings)
         for pool in config.pools:
             self.pools.add(pool, prepared.targets[pool.name])
-        self.upstreams = self.pools.upstreams
+        self.pool_connections = self.pools.connections
         jitter = stream(secrets.randbits(32), "probes")  # unlike that of other dispatchers with the same seed
-        self.prober = Prober(self.health, self.upstreams, self.pools.probe_paths, jitter)
+        self.health_checks = HealthChecks(
+            self.health, self.settings, self.pool_connections, self.pools.health_paths, jitter
+        )
         # The header Via names the dispatcher: by a name of its own it detects loops, and two in a row are no loop.
         via_name = f"{secrets.token_hex(4)}.lased-dispatcher".encode()
-        forwarder = Forwarder(
-            self.router, self.upstreams, self.health, self.recorder, self.clock, self.settings, self.queue, via_name
+        self.context = ProxyContext(
+            self.router,
+            self.pool_connections,
+            self.health,
+            self.recorder,
+            self.clock,
+            self.settings,
+            self.queue,
+            via_name,
         )
         log_section = config.access_log
         self.access_log = AccessLog(log_section.path, log_section.format) if log_section.path else None
+        if self.access_log is not None:
+            self.context.on_finished = self.access_log.over
+            self.context.on_unreadable = self.access_log.refused
         self._spans = _make_spans(config)
-        forwarder.log = self.access_log
-        forwarder.spans = self._spans
-        self.server = Server(forwarder, prepared.listener_tls)
+        if self._spans is not None:
+            self.context.begin_span = self._spans.begin
+        self.listener = Listener(self.context, prepared.listener_tls)
         files = {"rows": self.lines, "access_log.path": self.access_log}
         self._files = {key: file for key, file in files.items() if file is not None}
 
@@ -141,8 +153,8 @@ class Service:
             router=self.router,
             health=self.health,
             pools=self.pools,
-            prober=self.prober,
-            server=self.server,
+            health_checks=self.health_checks,
+            listener=self.listener,
             shadows=self.shadows,
             learned=self.learned,
             shared=self.shared,
@@ -153,7 +165,7 @@ class Service:
         )
         self.control = Control(self.reloader)
         self.admin = Admin(
-            self.server, self.meter, self.rows, self.registry, collector, self.clock, self.control, config.token
+            self.listener, self.meter, self.rows, self.registry, collector, self.clock, self.control, config.token
         )
 
     @property
@@ -181,7 +193,7 @@ class Service:
             jobs = [asyncio.create_task(job) for job in self._jobs()]
             for job in jobs:
                 job.add_done_callback(background.log_failure)
-            self.prober.follow()
+            self.health_checks.pools_changed()
             self.manager.ready()
             log_first_episode_warning(self.config, self.router.policy)
             yield addresses
@@ -205,7 +217,7 @@ class Service:
             log.info("started", policy=self.config.policy.name, pools=[pool.name for pool in self.config.pools], **hint)
             log.info("draining", signal=await signals.get(), deadline=self.settings.timeouts.drain)
             self.manager.stopping()
-            drain = asyncio.create_task(self.server.drain())
+            drain = asyncio.create_task(self.listener.drain())
             second_signal = asyncio.create_task(signals.get())
             await asyncio.wait([drain, second_signal], return_when=asyncio.FIRST_COMPLETED)
             for task in (drain, second_signal):
@@ -221,7 +233,7 @@ class Service:
         sockets = inherited(os.environ)
         config = self.config
         admin = await self.admin.listen(parse_address(config.admin), config.reuse_port, sockets.get("admin"))
-        service = await self.server.listen(parse_address(config.listen), config.reuse_port, sockets.get("listen"))
+        service = await self.listener.listen(parse_address(config.listen), config.reuse_port, sockets.get("listen"))
         return service, admin
 
     def _jobs(self) -> Iterator[Coroutine[Any, Any, None]]:
@@ -237,8 +249,8 @@ class Service:
         yield self.manager.watch()
 
     async def _close(self) -> None:
-        await self.prober.close()
-        await self.server.cut()
+        await self.health_checks.close()
+        await self.listener.cut()
         await self.admin.close()
         self.learned.save(self.router.policy)
         if self.shared is not None:

@@ -78,16 +78,18 @@ class Timeouts(Section):
 class Health(Section):
     """Rules that take a pool out of service and bring it back.
 
-    Probes are requests of the dispatcher's own. Ejection judges a pool by the requests of clients.
+    A health check is a request of the dispatcher's own. Ejection judges a pool by the requests of clients.
     """
 
-    path: UrlPath = Field(default="", description="Path that probes request from each pool. Empty: no probes.")
-    interval: NonNegative = Field(
-        default=5.0, description="Seconds between two probes of a pool; 10 % of jitter is added."
+    path: UrlPath = Field(
+        default="", description="Path that health checks request from each pool. Empty: no health checks."
     )
-    timeout: NonNegative = Field(default=2.0, description="Seconds after which a probe has failed. 0: never.")
-    rise: PositiveCount = Field(default=2, description="Successful probes in a row that bring a pool back.")
-    fall: PositiveCount = Field(default=3, description="Failed probes in a row that take a pool out.")
+    interval: NonNegative = Field(
+        default=5.0, description="Seconds between two health checks of a pool, with a jitter of 10 %. 0: one second."
+    )
+    timeout: NonNegative = Field(default=2.0, description="Seconds after which a health check has failed. 0: never.")
+    rise: PositiveCount = Field(default=2, description="Successful health checks in a row that bring a pool back.")
+    fall: PositiveCount = Field(default=3, description="Failed health checks in a row that take a pool out.")
     passive_failures: Count = Field(default=5, description="Failed requests in a row that eject a pool. 0: never.")
     error_ratio: Share = Field(
         default=0.5, description="Share of failures among the last `window` requests that ejects a pool. 0: never."
@@ -148,7 +150,7 @@ class Settings(Section):
 
     limits: Limits = Field(default=Limits(), description="Limits on requests and client connections.")
     timeouts: Timeouts = Field(default=Timeouts(), description="Timeouts, in seconds.")
-    health: Health = Field(default=Health(), description="Probes and ejection of pools.")
+    health: Health = Field(default=Health(), description="Health checks and ejection of pools.")
     queue: QueueSettings = Field(default=QueueSettings(), description="The queue for times when pools are full.")
     retry: Retry = Field(default=Retry(), description="Retries at another pool.")
     reports: Reports = Field(default=Reports(), description="Load reports of pools.")
@@ -215,7 +217,7 @@ class PoolConfig(Section):
         default=0, description="Largest number of requests in flight at the pool. 0: no limit."
     )
     drained: bool = Field(default=False, description="Whether the pool gets no new requests.")
-    health_path: UrlPath = Field(default="", description="Path of this pool's probes. Empty: `health.path`.")
+    health_path: UrlPath = Field(default="", description="Path of this pool's health checks. Empty: `health.path`.")
     ca: str = Field(
         default="", description="For https: a PEM file of trusted authorities. Empty: the authorities of the system."
     )

@@ -21,7 +21,7 @@ from dispatcher.core.plane import decision_plane
 from dispatcher.core.policy import Drawing, Estimate, Learner, is_curve
 from dispatcher.core.regret import RegretMeter
 from dispatcher.platform.sockets import Address, bound, listen_on
-from dispatcher.proxy.listener import Server
+from dispatcher.proxy.listener import Listener
 from dispatcher.telemetry.decisions import Row, Rows
 from dispatcher.telemetry.metrics import LearningCollector
 
@@ -51,7 +51,7 @@ class Admin:
 
     def __init__(
         self,
-        server: Server,
+        server: Listener,
         meter: RegretMeter,
         rows: Rows,
         registry: CollectorRegistry,
@@ -156,7 +156,7 @@ class Admin:
         }
 
     def _pools(self, learner: Learner | None) -> list[dict[str, Any]]:
-        router, health = self._server.router, self._server.forwarder.health
+        router, health = self._server.router, self._server.context.health
         estimates = learner.estimates() if learner else {}
         drawn: Mapping[str, float] = learner.probabilities() if isinstance(learner, Drawing) else {}
         pools = []
@@ -168,7 +168,7 @@ class Admin:
                 "routed": self._rows.routed[spec.id],
                 "up": health.is_up(spec.id),
                 "verdict": health.verdict(spec.id),
-                "routed_to": health.is_in(spec.id),
+                "routed_to": health.is_routable(spec.id),
                 "guess": spec.guess,
                 "true_rate": spec.true_rate,
             }

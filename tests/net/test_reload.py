@@ -77,7 +77,7 @@ async def test_another_address_and_other_numbers_for_a_pool_of_the_same_name():
 
 async def test_a_pool_that_was_taken_out_is_tried_again_at_once():
     async with front(answer_ok, None, policy="round_robin", health={"passive_failures": 1}) as f:
-        f.pools[1].port = f.service.upstreams["p1"].target.address.port
+        f.pools[1].port = f.service.pool_connections["p1"].target.address.port
         for _ in range(4):
             assert status(await f.ask(get())) == 200
         await eventually(lambda: not f.service.health.is_up("p1"))
@@ -109,13 +109,13 @@ async def test_what_a_reload_cannot_do_is_refused_and_changes_nothing(change, me
 async def test_a_pool_with_unusable_authorities_changes_nothing(tmp_path):
     bad = {"name": "bad", "url": "https://127.0.0.1:9", "ca": str(tmp_path / "nowhere.pem")}
     async with front() as f:
-        before, policy, upstream = f.service.config, f.service.router.policy, f.service.upstreams["p0"]
+        before, policy, upstream = f.service.config, f.service.router.policy, f.service.pool_connections["p0"]
         data = before.model_dump() | {"pools": [bad], "policy": {"name": "jsq"}, "limits": {"connections": 1}}
         with pytest.raises(ConfigError, match="pool 'bad': ca: cannot use"):
             f.service.take_over(Config.model_validate(data))
         assert f.service.config is before
         assert f.service.router.policy is policy
-        assert f.service.upstreams == {"p0": upstream}
+        assert f.service.pool_connections == {"p0": upstream}
         assert f.service.settings.limits == before.limits
         assert status(await f.ask(get())) == 200
 
