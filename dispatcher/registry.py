@@ -27,9 +27,9 @@ def registered() -> dict[str, EntryPoint]:
     return {point.name: point for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
 
 
-def nearest(word: str, known: list[str]) -> str:
-    """The hint " (did you mean 'x'?)" with the known word nearest to this one, or an empty string."""
-    close = difflib.get_close_matches(word, known, n=1)
+def nearest(word: str, candidates: list[str]) -> str:
+    """The hint " (did you mean 'x'?)" with the candidate nearest to this word, or an empty string."""
+    close = difflib.get_close_matches(word, candidates, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
@@ -45,9 +45,9 @@ def factory(name: str) -> PolicyFactory:
             module, _, attribute = name.partition(":")
             loaded = getattr(importlib.import_module(module), attribute)
         else:
-            known = list(points)
+            names = list(points)
             raise ConfigError(
-                f"there is no policy {name!r}{nearest(name, known)}; known: {', '.join(known)}, or module:attr"
+                f"there is no policy {name!r}{nearest(name, names)}; known: {', '.join(names)}, or module:attr"
             )
     except ConfigError:
         raise
