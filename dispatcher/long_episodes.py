@@ -1,4 +1,4 @@
-"""Warnings about episodes of LASED that last too long. The service logs them, and `check` prints the first kind.
+"""Warns about episodes of LASED that last too long. The service logs the warnings; `check` prints the first kind.
 
 With `episodes = "system"` and no `max_episode_arrivals`, LASED uses new estimates only after the whole system has been
 empty. At load ρ, n independent pools are all empty with probability (1 − ρ)^n. At load 0.9 and with n = 3 this is one
@@ -13,12 +13,16 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import TypeGuard
 
-from dispatcher.config import Config
+import structlog
+
 from dispatcher.core.episode import Episode
 from dispatcher.policies.lased import Lased
+from dispatcher.settings import Config
 
-MANY_POOLS = 3  # from this number on, the system is seldom empty under high load
-LONG = 10_000  # arrivals
+log = structlog.get_logger()
+
+MANY_POOLS = 3  # from this number on, the whole system is seldom empty under high load
+LONG_EPISODE_ARRIVALS = 10_000
 
 
 def waits_for_an_empty_system(policy: object) -> TypeGuard[Lased]:
@@ -52,18 +56,24 @@ def rates_learned(policy: object) -> set[str]:
     return {pool for pool, spec in policy.specs.items() if policy.rate(pool) != spec.guess}
 
 
+def log_first_episode_warning(config: Config, policy: object) -> None:
+    """Log the warning for a first episode that is unlikely to end, if there is one."""
+    if warning := first_episode_warning(config, policy, rates_learned(policy)):
+        log.warning("first_episode_may_not_end", reason=warning)
+
+
 class LongEpisodes:
-    """Finds episodes that only an empty system can end and that have been open for more than LONG arrivals."""
+    """Finds episodes that only an empty system can end and that are longer than LONG_EPISODE_ARRIVALS."""
 
     def __init__(self) -> None:
         self._reported: Episode | None = None
 
-    def look(self, policy: object) -> str | None:
+    def check(self, policy: object) -> str | None:
         """The warning about the open episode, once for each episode, or None."""
         if not waits_for_an_empty_system(policy):
             return None
         episode = policy.episode
-        if episode.arrivals <= LONG or episode is self._reported:
+        if episode.arrivals <= LONG_EPISODE_ARRIVALS or episode is self._reported:
             return None
         self._reported = episode
         return (

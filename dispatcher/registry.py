@@ -1,6 +1,6 @@
-"""From a name to a policy. Built-ins register as strangers do: by an entry point in the group `dispatcher.policies`.
+"""Creates policies by name. A policy is registered by an entry point in the group `dispatcher.policies`.
 
-A name may also be `module:attr`, any importable factory that takes `rng` and options as keywords.
+A name may also be `module:attr`: any importable factory that takes `rng` and its options as keyword arguments.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ GROUP = "dispatcher.policies"
 
 @functools.cache
 def registered() -> dict[str, EntryPoint]:
-    """Every registered name."""
+    """The entry points of all registered policies, by name."""
     return {point.name: point for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
 
 
-def nearest(word: str, known: list[str]) -> str:
-    """ " (did you mean 'x'?)" or nothing."""
-    close = difflib.get_close_matches(word, known, n=1)
+def nearest(word: str, candidates: list[str]) -> str:
+    """The hint " (did you mean 'x'?)" with the candidate nearest to this word, or an empty string."""
+    close = difflib.get_close_matches(word, candidates, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def factory(name: str) -> PolicyFactory:
-    """The factory of this name. Raises ConfigError if there is none or it cannot be imported."""
+    """The factory of a policy. Raises ConfigError if there is none of this name or it cannot be imported."""
     points = registered()
     if ":" in name and "" not in sys.path:
-        sys.path.insert(0, "")  # a module beside the user, as `python -m` would find it
+        sys.path.insert(0, "")  # modules in the current folder can be imported, as with `python -m`
     try:
         if name in points:
             loaded = points[name].load()
@@ -44,9 +44,9 @@ def factory(name: str) -> PolicyFactory:
             module, _, attribute = name.partition(":")
             loaded = getattr(importlib.import_module(module), attribute)
         else:
-            known = list(points)
+            names = list(points)
             raise ConfigError(
-                f"there is no policy {name!r}{nearest(name, known)}; known: {', '.join(known)}, or module:attr"
+                f"there is no policy {name!r}{nearest(name, names)}; known: {', '.join(names)}, or module:attr"
             )
     except ConfigError:
         raise
@@ -58,56 +58,65 @@ def factory(name: str) -> PolicyFactory:
 
 
 def options_of(maker: PolicyFactory) -> dict[str, inspect.Parameter]:
-    """The options a factory takes, by name; `rng` is not one."""
+    """The options of a factory, by name; `rng` is not an option. Raises ConfigError if it has no signature."""
     try:
         parameters = inspect.signature(maker, eval_str=True).parameters
     except (TypeError, ValueError, NameError) as error:
-        raise ConfigError(f"a policy must be made as factory(rng=…, **options); {maker!r} does not tell how") from error
+        raise ConfigError(f"a policy must be made by factory(rng=…, **options); {maker!r} has no signature") from error
     return {name: p for name, p in parameters.items() if name != "rng" and p.kind is not p.VAR_KEYWORD}
 
 
 def paper_options(name: str) -> dict[str, Any]:
-    """The options with which this policy is what its paper describes; empty where the defaults are."""
+    """The options that make a policy behave as its paper describes; empty if the defaults do."""
     return dict(getattr(factory(name), "paper_options", {}))
 
 
 def summary_of(maker: PolicyFactory) -> str:
-    """The first line of its docstring."""
+    """The first line of a factory's docstring."""
     return (inspect.getdoc(maker) or "").partition("\n")[0]
 
 
 def create(name: str, rng: Random, options: dict[str, Any] | None = None) -> BasePolicy:
-    """A fresh policy. Raises ConfigError at an unknown name or option, or a value that the policy refuses."""
+    """Create a policy.
+
+    rng: its random generator.
+    options: values by option; a string is converted to the type of the option.
+    Raises ConfigError at an unknown name or option, and at a value that the policy refuses.
+    """
     maker = factory(name)
-    known = options_of(maker)
-    given = {}
+    parameters = options_of(maker)
+    arguments = {}
     for key, value in (options or {}).items():
-        if key not in known:
-            takes = f"it takes: {', '.join(known)}" if known else "it takes none"
-            raise ConfigError(f"policy {name!r} has no option {key!r}{nearest(key, list(known))}; {takes}")
-        given[key] = _fit(name, key, value, known[key].annotation)
+        if key not in parameters:
+            takes = f"it takes: {', '.join(parameters)}" if parameters else "it takes none"
+            raise ConfigError(f"policy {name!r} has no option {key!r}{nearest(key, list(parameters))}; {takes}")
+        arguments[key] = _convert(name, key, value, parameters[key].annotation)
     try:
-        return as_policy(maker(rng=rng, **given))
+        return as_policy(maker(rng=rng, **arguments))
     except ConfigError as error:
         raise ConfigError(f"policy {name!r}: {error}") from error
     except Exception as error:
         raise ConfigError(f"policy {name!r} cannot be made: {type(error).__name__}: {error}") from error
 
 
-def _fit(name: str, key: str, value: Any, kind: Any) -> Any:
-    """The value as the option's declared type; a whole number may stand for a float, a string for what it spells."""
-    kinds = get_args(kind) if get_origin(kind) is not None else (kind,)
-    for one in kinds:
-        if one is inspect.Parameter.empty or (isinstance(value, one) and not (one is not bool and value is True)):
+def _convert(name: str, key: str, value: Any, annotation: Any) -> Any:
+    """The value as the type that the option declares. Raises ConfigError if it has another type.
+
+    A whole number may stand for a float, and a string for the number or truth value that it spells.
+    """
+    types = get_args(annotation) if get_origin(annotation) is not None else (annotation,)
+    for kind in types:
+        # bool is a subclass of int, but `n0 = true` is a mistake.
+        if kind is inspect.Parameter.empty or (isinstance(value, kind) and not (kind is not bool and value is True)):
             return value
-        if one in (int, float) and isinstance(value, int | float | str) and not isinstance(value, bool):
+        if kind in (int, float) and isinstance(value, int | float | str) and not isinstance(value, bool):
             try:
-                number = one(value)
+                number = kind(value)
             except (ValueError, OverflowError):
                 continue
             if isinstance(value, str) or number == value:
                 return number
-        if one is bool and value in ("true", "false"):
+        if kind is bool and value in ("true", "false"):
             return value == "true"
-    wanted = " or ".join(getattr(one, "__name__", str(one)) for one in kinds)
-    raise ConfigError(f"policy {name!r}: option {key} must be {wanted}, not {value!r}")
+    expected = " or ".join(getattr(kind, "__name__", str(kind)) for kind in types)
+    raise ConfigError(f"policy {name!r}: option {key} must be {expected}, not {value!r}")

@@ -1,4 +1,4 @@
-"""The running service: the parts put together and their life from start to drain. No command line here."""
+"""Builds the running service from a configuration, and takes it from its start to its drain."""
 
 from __future__ import annotations
 
@@ -7,38 +7,34 @@ import contextlib
 import os
 import secrets
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
-from pydantic import ValidationError
 
-from dispatcher import __version__, registry
+from dispatcher import __version__, background
 from dispatcher.admin.server import EXPLAINED, Admin
-from dispatcher.config import DEFAULT_POLICY_HINT, Config, PoolConfig, describe
+from dispatcher.control import Control
 from dispatcher.core.policy import BasePolicy, Recorder
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.rng import stream
 from dispatcher.core.router import Router
-from dispatcher.core.types import PoolSpec
 from dispatcher.errors import ConfigError, DispatcherError, StartError
-from dispatcher.long_episodes import LongEpisodes, first_episode_warning, rates_learned
-from dispatcher.persistence import state_file as state
+from dispatcher.long_episodes import log_first_episode_warning
+from dispatcher.persistence.learned_state import LearnedState
 from dispatcher.persistence.redis_sync import SharedLearning
 from dispatcher.platform.clock import make_clock
 from dispatcher.platform.sockets import Address, inherited, parse_address
 from dispatcher.platform.systemd import Notifier
-from dispatcher.platform.tls import load as load_certificate
 from dispatcher.proxy.admission_queue import AdmissionQueue
-from dispatcher.proxy.connection_pool import ConnectionPool
 from dispatcher.proxy.context import ProxyContext
 from dispatcher.proxy.health_checks import HealthChecks
 from dispatcher.proxy.listener import Listener
 from dispatcher.proxy.outlier_detection import PoolHealth
-from dispatcher.reload import Plan
-from dispatcher.settings import LiveSettings, Settings
+from dispatcher.reload import PreparedConfig, Reloader, RunningPools, prepare
+from dispatcher.settings import DEFAULT_POLICY_HINT, Config, LiveSettings
 from dispatcher.telemetry.access_log import AccessLog
 from dispatcher.telemetry.decisions import Rows
 from dispatcher.telemetry.decisions_jsonl import JsonLines
@@ -51,39 +47,41 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-LAG_EVERY = 0.25  # seconds between two looks at the event loop's lag
-FLUSH_EVERY = 0.5  # seconds between two writes of decision rows
-SAVE_EVERY = 10.0  # seconds between two writes of what was learned
-EPISODES_EVERY = 1.0  # seconds between two looks at the length of the open episode
-REMEMBERED = 1024  # pools whose estimates are kept while no policy learns
-
-
-def _report_failure(job: asyncio.Task[None]) -> None:
-    """A background job should end by being cancelled only."""
-    if not job.cancelled() and (error := job.exception()) is not None:
-        log.error("background_job_failed", job=repr(job.get_coro()), exc_info=error)
+LOG_LEVELS = {
+    "pool_tried_again": "info",
+    "internal_error": "error",
+}  # of the recorder's events; the others are warnings
 
 
 class Service:
-    """Everything that `serve` runs, made from a configuration inside a running loop. Raises ConfigError, StartError.
+    """Everything that `serve` runs. It is built inside a running event loop.
 
-    again: reads the configuration once more, for a reload.
+    read_config: reads the configuration again, for a reload; by default a reload repeats the present one.
+    Raises ConfigError or StartError.
     """
 
-    def __init__(self, config: Config, again: Callable[[], Config] | None = None) -> None:
-        self.config = config
-        self._again = again or (lambda: self.config)
+    def __init__(self, config: Config, read_config: Callable[[], Config] | None = None) -> None:
         self.clock = make_clock()
         self.manager = Notifier(os.environ, lambda reason: log.warning("manager_not_told", reason=reason))
         self.registry = CollectorRegistry()
-        plan = Plan(config)
-        if config.state_file and plan.policy.state_kind is None:
+        self.settings = LiveSettings(config)
+        prepared = prepare(config)
+        policy = prepared.policy
+        assert policy is not None, "without a configuration in force, a policy is always made"
+        if config.state_file and policy.state_kind is None:
             raise ConfigError(f"state_file: policy {config.policy.name!r} learns nothing that could be kept")
-        self._known = self._recall()
-        self._begin_with_known(plan.policy)
-        self.meter = RegretMeter(plan.policy)
-        self.rows = Rows(plan.policy, self.meter, keep=EXPLAINED)
-        self.recorder = PrometheusRecorder(self.registry, plan.policy, self._notify)
+        self.learned = LearnedState(config.state_file)
+        self.learned.restore(policy)
+        self.queue = AdmissionQueue(self.settings)
+        self.router = Router(policy, [*self._make_recorders(config, policy), self.queue], infer=True)
+        self.shadows.replace(prepared.shadows or {}, self.router.fleet)
+        self._make_proxy(config, prepared)
+        self._make_admin(config, read_config or (lambda: self.config))
+
+    def _make_recorders(self, config: Config, policy: BasePolicy) -> list[Recorder]:
+        self.meter = RegretMeter(policy)
+        self.rows = Rows(policy, self.meter, keep=EXPLAINED)
+        self.recorder = PrometheusRecorder(self.registry, policy, _log_event)
         self.shadows = Shadows()
         recorders: list[Recorder] = [self.meter, self.rows, self.recorder, self.shadows]
         self.lines: JsonLines | None = None
@@ -93,322 +91,122 @@ class Service:
             except OSError as error:
                 raise StartError(f"rows: cannot write {config.rows}: {error.strerror}") from error
             recorders.append(self.lines)
-        self.settings = settings = LiveSettings(config.settings)
-        queue = AdmissionQueue(settings)
-        self.router = Router(plan.policy, [*recorders, queue], infer=True)
-        self.shadows.replace(plan.shadows, self.router.fleet)
-        self.health = health = PoolHealth(self.router, settings, self.recorder, self.clock)
-        self.pool_connections: dict[str, ConnectionPool] = {}
-        self._paths: dict[str, str] = {}
+        return recorders
+
+    def _make_proxy(self, config: Config, prepared: PreparedConfig) -> None:
+        self.health = PoolHealth(self.router, self.settings, self.recorder, self.clock)
+        self.pools = RunningPools(self.health, self.settings)
         for pool in config.pools:
-            self._join(pool, plan)
+            self.pools.add(pool, prepared.targets[pool.name])
+        self.pool_connections = self.pools.connections
+        jitter = stream(secrets.randbits(32), "probes")  # unlike that of other dispatchers with the same seed
         self.health_checks = HealthChecks(
-            health, settings, self.pool_connections, self._paths, stream(secrets.randbits(32), "probes")
+            self.health, self.settings, self.pool_connections, self.pools.health_paths, jitter
         )
-        name = f"{secrets.token_hex(4)}.lased-dispatcher".encode()  # two in a row must not look like a loop
-        self.context = context = ProxyContext(
-            self.router, self.pool_connections, health, self.recorder, self.clock, settings, queue, name
+        # The header Via names the dispatcher: by a name of its own it detects loops, and two in a row are no loop.
+        via_name = f"{secrets.token_hex(4)}.lased-dispatcher".encode()
+        self.context = ProxyContext(
+            self.router,
+            self.pool_connections,
+            self.health,
+            self.recorder,
+            self.clock,
+            self.settings,
+            self.queue,
+            via_name,
         )
-        self.access_log = (
-            AccessLog(config.access_log.path, config.access_log.format) if config.access_log.path else None
-        )
+        log_section = config.access_log
+        self.access_log = AccessLog(log_section.path, log_section.format) if log_section.path else None
         if self.access_log is not None:
-            context.on_finished = self.access_log.over
-            context.on_unreadable = self.access_log.refused
-        self._spans = self._tracing()
+            self.context.on_finished = self.access_log.over
+            self.context.on_unreadable = self.access_log.refused
+        self._spans = _make_spans(config)
         if self._spans is not None:
-            context.begin_span = self._spans.begin
-        self.listener = Listener(context, plan.server_tls)
+            self.context.begin_span = self._spans.begin
+        self.listener = Listener(self.context, prepared.listener_tls)
+        files = {"rows": self.lines, "access_log.path": self.access_log}
+        self._files = {key: file for key, file in files.items() if file is not None}
+
+    def _make_admin(self, config: Config, read_config: Callable[[], Config]) -> None:
+        self.metrics = Itself(self.registry, __version__)
+        self.metrics.policy(config.policy.name, self.router.policy)
+        queue_length = Gauge("lased_queue_length", "Requests that wait for room in a pool.", registry=self.registry)
+        queue_length.set_function(lambda: len(self.queue))
         collector = LearningCollector(
             lambda: self.router.policy,
             self.router.fleet,
-            lambda: health.specs,
+            lambda: self.health.specs,
             self.meter,
             self.clock,
             self.shadows.all,
         )
         self.registry.register(collector)
-        self.admin = Admin(
-            self.listener, self.meter, self.rows, self.registry, collector, self.clock, self, config.token
-        )
-        self.itself = Itself(self.registry, __version__)
-        self.itself.policy(config.policy.name, plan.policy)
         self.shared: SharedLearning | None = None
         if config.shared_at:
             self.shared = SharedLearning(
-                config.shared_at, config.state_name, lambda: self.router.policy, self.registry, self._forgotten
+                config.shared_at, config.state_name, lambda: self.router.policy, self.registry, self.learned.discard
             )
-        Gauge("lased_queue_length", "Requests that wait for room in a pool.", registry=self.registry).set_function(
-            lambda: len(queue)
+        self.reloader = Reloader(
+            config=config,
+            read_config=read_config,
+            settings=self.settings,
+            router=self.router,
+            health=self.health,
+            pools=self.pools,
+            health_checks=self.health_checks,
+            listener=self.listener,
+            shadows=self.shadows,
+            learned=self.learned,
+            shared=self.shared,
+            access_log=self.access_log,
+            metrics=self.metrics,
+            manager=self.manager,
+            clock=self.clock,
+        )
+        self.control = Control(self.reloader)
+        self.admin = Admin(
+            self.listener, self.meter, self.rows, self.registry, collector, self.clock, self.control, config.token
         )
 
-    def _tracing(self) -> OpenTelemetry | None:
-        if not self.config.tracing.endpoint:
-            return None
-        try:
-            from dispatcher.telemetry.tracing import OpenTelemetry
-        except ImportError as error:
-            raise ConfigError("tracing: needs the extra otel: pip install lased-dispatcher[otel]") from error
-        return OpenTelemetry(self.config.tracing.endpoint, self.config.tracing.service)
+    @property
+    def config(self) -> Config:
+        """The configuration in force."""
+        return self.reloader.config
 
-    # -- the configuration in force, and another one in its place
+    def take_over(self, config: Config, reset_ejections: bool = False) -> None:
+        """Put another configuration into force. Raises ConfigError; nothing has changed then."""
+        self.reloader.apply(prepare(config, self.config), reset_ejections)
 
-    def _join(self, pool: PoolConfig, plan: Plan) -> None:
-        self.health.add(pool.spec, pool.drained)
-        self._paths[pool.name] = pool.health_path
-        self._connect(pool, plan)
-
-    def _connect(self, pool: PoolConfig, plan: Plan) -> None:
-        def failed(reason: str) -> None:
-            log.warning("name_not_resolved", pool=pool.name, reason=reason)
-
-        self.pool_connections[pool.name] = ConnectionPool(pool.name, plan.targets[pool.name], self.settings, failed)
-
-    def take_over(self, config: Config, forgive: bool = False) -> None:
-        """Go on with another configuration: pools, policy, limits. No request is lost and no count reset; pools are
-        known by name. forgive: ejected ones come back. Raises ConfigError, with nothing changed."""
-        plan = Plan(config, self.config)
-        policy_changes, shadows_change = config.policy != self.config.policy, config.shadow != self.config.shadow
-        wanted = {pool.name for pool in config.pools}
-        for pool in self.config.pools:
-            if pool.name not in wanted:
-                self._leave(pool.name)
-        before = {pool.name: pool for pool in self.config.pools if pool.name in wanted}
-        if policy_changes:
-            self._switch(plan.policy, {pool.name: pool.spec for pool in config.pools})
-        self.config = config
-        self._set(config.settings)
-        if plan.server_tls is not None and self.listener.tls is not None:
-            load_certificate(self.listener.tls, config.tls.certificate, config.tls.key)
-        for pool in config.pools:
-            if pool.name not in before:
-                self._join(pool, plan)
-                continue
-            self._paths[pool.name] = pool.health_path
-            connections = self.pool_connections[pool.name]
-            if plan.targets[pool.name] != connections.target:
-                connections.retire()
-                self._connect(pool, plan)
-            self.health.change(pool.spec, pool.drained, forgive)
-        if shadows_change:
-            self.shadows.replace(plan.shadows, self.router.fleet)
-        if policy_changes:
-            self.itself.policy(config.policy.name, plan.policy)
-        self.health_checks.pools_changed()
-
-    def _switch(self, policy: BasePolicy, specs: dict[str, PoolSpec]) -> None:
-        self._remember()
-        self._begin_with_known(policy)
-        if self.shared is not None:
-            policy.set_local_counts(self.router.policy.local_counts())
-        self.router.switch(policy, self.clock(), specs)
-
-    def _leave(self, pool: str) -> None:
-        self.health.remove(pool)
-        self._paths.pop(pool)
-        self.pool_connections.pop(pool).retire()
-
-    def _set(self, settings: Settings) -> None:
-        self.settings.replace(settings)
-        self.health.settings_changed()
-
-    def reload(self) -> None:
-        """Read the configuration again and take it over. Raises ConfigError, StartError, with nothing changed."""
-        try:
-            with self.manager.reloading():
-                config = self._again()
-                Plan(config, self.config)  # so that what cannot be carried out leaves the log alone too
-                if self.access_log is not None:
-                    self.access_log.reopen()
-                self.take_over(config, forgive=True)
-        except DispatcherError as error:
-            log.error("reload_refused", reason=str(error))
-            self.itself.reloaded(False)
-            raise
-        log.info("reloaded", policy=self.config.policy.name, pools=[pool.name for pool in self.config.pools])
-        self._warn_about_first_episode()
-        self.itself.reloaded(True)
-
-    def _reload(self) -> None:
-        with contextlib.suppress(DispatcherError):  # told already; what was goes on
-            self.reload()
-
-    def _amend(self, **changes: Any) -> None:
-        """Take over the configuration in force with these keys changed, until the next reload. Raises ConfigError."""
-        try:
-            config = Config.model_validate(self.config.model_dump() | changes)
-        except ValidationError as error:
-            raise ConfigError(describe(error)) from error
-        self.take_over(config)
-        log.info("amended", changed=sorted(changes))
-
-    # -- net.control.Control
-
-    def about(self) -> dict[str, Any]:
-        policy = self.config.policy
-        return {
-            "version": __version__,
-            "policy": {"name": policy.name, "options": policy.options},
-            "shadow": [
-                {"policy": each.name, "decisions": each.decisions.total(), "disagreements": each.disagreements,
-                 "regret": each.meter.total if each.meter.known else None, "errors": each.faults}
-                for each in self.shadows.all()
-            ],
-        }  # fmt: skip
-
-    def pools(self) -> list[dict[str, Any]]:
-        return [pool.model_dump() for pool in self.config.pools]
-
-    def add_pool(self, entry: dict[str, Any]) -> None:
-        self._amend(pools=[*self.pools(), entry])
-
-    def remove_pool(self, name: str) -> None:
-        self._amend(pools=[pool for pool in self.pools() if pool["name"] != name])
-
-    def drain_pool(self, name: str, drained: bool) -> None:
-        self._amend(pools=[pool | {"drained": drained} if pool["name"] == name else pool for pool in self.pools()])
-
-    def forget_pool(self, name: str) -> None:
-        policy = self.router.policy
-        if policy.state_kind is None:
-            raise ConfigError(f"policy {self.config.policy.name!r} learns nothing that could be forgotten")
-        policy.reset_pool(name)
-        self._forgotten(name)
-        if self.shared is not None:
-            self.shared.reset_pool(name)
-        log.info("pool_forgotten", pool=name)
-
-    def _forgotten(self, pool: str) -> None:
-        for remembered in self._known.values():
-            remembered.pop(pool, None)
-
-    def set_policy(self, entry: dict[str, Any]) -> None:
-        if entry.keys() <= {"options"}:
-            raise ConfigError("policy.name: is missing")
-        name, known = entry.get("name"), registry.registered()
-        # a module:attr would be imported to see what it is
-        if isinstance(name, str) and name not in known and name != self._again().policy.name:
-            raise ConfigError(f"policy {name!r} is not registered{registry.nearest(name, list(known))}")
-        self._amend(policy=entry)
-
-    # -- what was learned
-
-    def _recall(self) -> state.Knowledge:
-        """What an earlier process has learned, by kind; empty if its file cannot be used. Raises StartError if the file
-        could not be written later."""
-        if not self.config.state_file:
-            return {}
-        path = Path(self.config.state_file)
-        if not os.access(path.parent, os.W_OK):
-            raise StartError(f"state_file: cannot write {path}: there is no such folder, or no permission")
-        try:
-            known = state.load(path)
-        except ConfigError as error:
-            log.warning("state_ignored", reason=str(error))
-            return {}
-        return known
-
-    def _begin_with_known(self, policy: BasePolicy) -> None:
-        """Hand to a policy what is known of its kind, and log what was restored from the file."""
-        if policy.state_kind is None:
-            return
-        known = self._known.get(policy.state_kind, {})
-        others = [kind for kind, pools in self._known.items() if pools and kind != policy.state_kind]
-        try:
-            policy.set_state(known)
-        except ConfigError as error:
-            log.warning("state_ignored", reason=f"state_file {self.config.state_file}: {error}")
-            return
-        if not self.config.state_file:
-            return
-        if known:
-            log.info("state_restored", pools=sorted(known))
-        elif others:
-            log.warning(
-                "state_of_another_policy",
-                holds=others,
-                needed=policy.state_kind,
-                consequence="this policy begins without knowledge; what the other has learned is kept",
-            )
-
-    def _remember(self) -> None:
-        policy = self.router.policy
-        if policy.state_kind is not None:
-            known = self._known.setdefault(policy.state_kind, {})
-            for name, learned in policy.get_state().items():
-                known.pop(name, None)  # the latest stand at the end
-                known[name] = learned
-            for name in list(known)[:-REMEMBERED]:
-                del known[name]
-
-    def _save_state(self) -> None:
-        if self.config.state_file:
-            self._remember()
-            try:
-                state.save(Path(self.config.state_file), self._known)
-            except OSError as error:
-                log.error("state_not_saved", path=self.config.state_file, error=error.strerror)
-
-    async def _keep_state(self) -> None:
-        while self.config.state_file:
-            await asyncio.sleep(SAVE_EVERY)
-            self._save_state()
-
-    def _notify(self, event: str, **details: Any) -> None:
-        level = "info" if event == "pool_tried_again" else "error" if event == "internal_error" else "warning"
-        getattr(log, level)(event, **details)
+    # -- the life of the service
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[tuple[Address, Address]]:
-        """Listen inside this block; yields the bound addresses, service and admin. Leaving it cuts what is open."""
+        """Listen inside this block, and yield the addresses for clients and for the admin side.
+
+        At the end of the block everything that is still open is closed at once.
+        """
         jobs: list[asyncio.Task[None]] = []
-        given = inherited(os.environ)
-        share = self.config.reuse_port
         try:
             if self.shared is not None:
                 await self.shared.begin()
-                jobs.append(asyncio.create_task(self.shared.run()))
-            admin = await self.admin.listen(parse_address(self.config.admin), share, given.get("admin"))
-            service = await self.listener.listen(parse_address(self.config.listen), share, given.get("listen"))
-            jobs += [
-                asyncio.create_task(job())
-                for job in (
-                    self._watch_lag,
-                    self._watch_episodes,
-                    self._write_files,
-                    self._keep_state,
-                    self.admin.live.take_pictures,
-                )
-            ]
-            self.health_checks.pools_changed()
-            jobs.append(asyncio.create_task(self.manager.watch()))
+            addresses = await self._listen()
+            jobs = [asyncio.create_task(job) for job in self._jobs()]
             for job in jobs:
-                job.add_done_callback(_report_failure)
+                job.add_done_callback(background.log_failure)
+            self.health_checks.pools_changed()
             self.manager.ready()
-            self._warn_about_first_episode()
-            yield service, admin
+            log_first_episode_warning(self.config, self.router.policy)
+            yield addresses
         finally:
             for job in jobs:
                 job.cancel()
             await asyncio.gather(*jobs, return_exceptions=True)
-            await self.health_checks.close()
-            await self.listener.close()
-            await self.admin.close()
-            self._save_state()
-            if self.shared is not None:
-                await self.shared.close()
-            for key, file in self._files:
-                try:
-                    file.close()
-                except OSError as error:
-                    log.error("not_written", key=key, error=error.strerror)
-            if self._spans is not None:
-                await asyncio.to_thread(self._spans.close)
+            await self._close()
 
     async def run_until_signal(self) -> None:
-        """Serve until SIGINT or SIGTERM, then drain; a second signal ends it at once. SIGHUP reloads."""
+        """Serve until SIGINT or SIGTERM, then drain. A second signal ends the drain; SIGHUP reloads."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_signal_handler(signal.SIGHUP, self.on_sighup)
         signals: asyncio.Queue[str] = asyncio.Queue()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, signals.put_nowait, number.name)
@@ -417,44 +215,60 @@ class Service:
             print(f"admin on {admin}", flush=True)  # noqa: T201
             hint = {"hint": DEFAULT_POLICY_HINT} if self.config.policy_is_default else {}
             log.info("started", policy=self.config.policy.name, pools=[pool.name for pool in self.config.pools], **hint)
-            log.info("draining", signal=await signals.get(), deadline=self.config.settings.timeouts.drain)
+            log.info("draining", signal=await signals.get(), deadline=self.settings.timeouts.drain)
             self.manager.stopping()
-            drained = asyncio.create_task(self.listener.drain())
-            second = asyncio.create_task(signals.get())
-            await asyncio.wait([drained, second], return_when=asyncio.FIRST_COMPLETED)
-            for job in (drained, second):
-                job.cancel()
+            drain = asyncio.create_task(self.listener.drain())
+            second_signal = asyncio.create_task(signals.get())
+            await asyncio.wait([drain, second_signal], return_when=asyncio.FIRST_COMPLETED)
+            for task in (drain, second_signal):
+                task.cancel()
             log.info("stopped", decisions=self.rows.count)
 
-    async def _watch_lag(self) -> None:
-        while True:
-            before = self.clock()
-            await asyncio.sleep(LAG_EVERY)
-            self.itself.late(self.clock() - before - LAG_EVERY)
+    def on_sighup(self) -> None:
+        """Reload; a refused configuration is logged and counted, and the service goes on with the present one."""
+        with contextlib.suppress(DispatcherError):
+            self.reloader.reload()
 
-    def _warn_about_first_episode(self) -> None:
-        policy = self.router.policy
-        if warning := first_episode_warning(self.config, policy, rates_learned(policy)):
-            log.warning("first_episode_may_not_end", reason=warning)
+    async def _listen(self) -> tuple[Address, Address]:
+        sockets = inherited(os.environ)
+        config = self.config
+        admin = await self.admin.listen(parse_address(config.admin), config.reuse_port, sockets.get("admin"))
+        service = await self.listener.listen(parse_address(config.listen), config.reuse_port, sockets.get("listen"))
+        return service, admin
 
-    async def _watch_episodes(self) -> None:
-        episodes = LongEpisodes()
-        while True:
-            await asyncio.sleep(EPISODES_EVERY)
-            if warning := episodes.look(self.router.policy):
-                log.warning("episode_is_long", reason=warning)
+    def _jobs(self) -> Iterator[Coroutine[Any, Any, None]]:
+        yield background.measure_lag(self.clock, self.metrics)
+        yield background.check_episodes(self.router)
+        if self._files:
+            yield background.write_files(self._files)
+        if self.config.state_file:
+            yield background.save_state(self.learned, self.router)
+        if self.shared is not None:
+            yield self.shared.run()
+        yield self.admin.live.take_pictures()
+        yield self.manager.watch()
 
-    @property
-    def _files(self) -> list[tuple[str, JsonLines | AccessLog]]:
-        """What is written now and then, by the key that asks for it."""
-        both = (("rows", self.lines), ("access_log.path", self.access_log))
-        return [(key, file) for key, file in both if file is not None]
+    async def _close(self) -> None:
+        await self.health_checks.close()
+        await self.listener.close()
+        await self.admin.close()
+        self.learned.save(self.router.policy)
+        if self.shared is not None:
+            await self.shared.close()
+        background.close_files(self._files)
+        if self._spans is not None:
+            await asyncio.to_thread(self._spans.close)  # it sends the last spans and blocks meanwhile
 
-    async def _write_files(self) -> None:
-        while self._files:
-            await asyncio.sleep(FLUSH_EVERY)
-            for key, file in self._files:
-                try:
-                    file.flush()
-                except OSError as error:
-                    log.error("not_written", key=key, error=error.strerror)
+
+def _make_spans(config: Config) -> OpenTelemetry | None:
+    if not config.tracing.endpoint:
+        return None
+    try:
+        from dispatcher.telemetry.tracing import OpenTelemetry
+    except ImportError as error:
+        raise ConfigError("tracing: needs the extra otel: pip install lased-dispatcher[otel]") from error
+    return OpenTelemetry(config.tracing.endpoint, config.tracing.service)
+
+
+def _log_event(event: str, **details: Any) -> None:
+    getattr(log, LOG_LEVELS.get(event, "warning"))(event, **details)

@@ -1,4 +1,4 @@
-"""`dispatcher top`: what a running dispatcher believes and does, in a terminal. A client of the admin side."""
+"""`lased-dispatcher top`: shows estimates and decisions of a running dispatcher in a terminal."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ from rich.text import Text
 
 from dispatcher.errors import ConfigError, StartError
 
-WAIT = 10.0  # seconds without a word from the dispatcher
+READ_TIMEOUT_SECONDS = 10.0  # the dispatcher sends an event every second
 
 
 def events(url: str, token: str) -> Iterator[tuple[str, Any]]:
-    """(name, data) of the stream at this admin address, for ever. Raises ConfigError, StartError."""
+    """Yield (name, data) of each event that the dispatcher sends.
+
+    url: its admin address.
+    token: the admin token; empty for none.
+    Raises ConfigError if the token is wrong or missing, StartError if there is no dispatcher or it has ended.
+    """
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         request = urllib.request.Request(url.rstrip("/") + "/events", headers=headers)  # noqa: S310 - the user's own address
-        with urllib.request.urlopen(request, timeout=WAIT) as stream:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=READ_TIMEOUT_SECONDS) as stream:  # noqa: S310
             if stream.headers.get_content_type() != "text/event-stream":
-                raise StartError(
-                    f"{url} is no admin side of a dispatcher; it listens at port 9090 unless told otherwise"
-                )
+                raise StartError(f"{url} is not the admin address of a dispatcher; the default port of that is 9090")
             name = ""
             for line in stream:
                 key, _, value = line.decode().rstrip("\n").partition(": ")
@@ -37,16 +40,20 @@ def events(url: str, token: str) -> Iterator[tuple[str, Any]]:
                     yield name, json.loads(value)
     except urllib.error.HTTPError as error:
         if error.code == 401:
-            wrong = "refused the token in LASED_ADMIN_TOKEN" if token else "wants a token: set LASED_ADMIN_TOKEN"
-            raise ConfigError(f"the admin side {wrong}") from error
-        raise StartError(f"{url} answered {error.code}: is that the admin side of a dispatcher?") from error
+            fault = "refused the token in LASED_ADMIN_TOKEN" if token else "requires a token: set LASED_ADMIN_TOKEN"
+            raise ConfigError(f"the admin side {fault}") from error
+        raise StartError(f"{url} responded with status {error.code}: is it the admin address?") from error
     except (OSError, ValueError) as error:
-        raise StartError(f"nothing to see at {url}: {getattr(error, 'reason', error)}") from error
-    raise StartError(f"{url} has ended")
+        raise StartError(f"cannot read from {url}: {getattr(error, 'reason', error)}") from error
+    raise StartError(f"{url} has closed the connection")
 
 
 def picture(now: dict[str, Any], before: dict[str, Any] | None) -> Group:
-    """One screen."""
+    """One screen.
+
+    now: the present state.
+    before: the state one second ago, for shares and rates; None if there is none.
+    """
     episode, regret = now["episode"], now["regret"]
     head = f"lased-dispatcher {now['version']}  policy {now['policy']['name']}  {now['decisions']:,} decisions"
     if before is not None:
@@ -84,7 +91,7 @@ def picture(now: dict[str, Any], before: dict[str, Any] | None) -> Group:
 
 
 def _curve(curve: dict[str, Any] | None) -> list[str]:
-    """Service time, capacity and throughput, each with its 95 % interval."""
+    """Cells for service time, capacity and throughput, each with its 95 % interval."""
     if curve is None:
         return ["–"] * 3
     cells = []
@@ -104,18 +111,22 @@ def _number(x: float | None) -> str:
 
 
 def watch(url: str, token: str, once: bool) -> None:
-    """Show it until Ctrl-C; once: one picture, for a pipe. Raises ConfigError, StartError."""
+    """Show the state of a dispatcher until Ctrl-C.
+
+    once: print one screen and end.
+    Raises ConfigError or StartError, as `events` does.
+    """
     console, before = Console(), None
     try:
         with Live(console=console, auto_refresh=False, screen=not once and console.is_terminal) as live:
             for name, data in events(url, token):
                 if name == "now":
                     if once and before is None:
-                        before = data  # shares need two
+                        before = data  # shares are differences of two states
                         continue
                     live.update(picture(data, before), refresh=True)
                     before = data
                     if once:
                         return
     except KeyboardInterrupt:
-        return  # how one leaves it
+        return  # Ctrl-C is the way to end the display

@@ -1,6 +1,6 @@
-"""Writes docs/reference.md (configuration, metrics, commands) and docs/attack.schema.json, as the code tells them.
+"""Writes docs/reference.md (configuration, policies, metrics, commands) and docs/attack.schema.json from the code.
 
-A test holds them in step. python docs/reference.py
+Run it by `python docs/reference.py`. A test checks that the files are up to date.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, SecretStr
 
-from dispatcher import registry, settings
-from dispatcher.config import Config, PoolConfig
+from dispatcher import registry
 from dispatcher.core.types import Job, Outcome
 from dispatcher.policies.base import BasePolicy
 from dispatcher.service import Service
+from dispatcher.settings import Config, PoolConfig
 from loadgen.attack.summary import Summary
 
 HERE = Path(__file__).parent
@@ -28,14 +28,6 @@ COMMANDS = (
     ("workers", ("",)),
     ("loadgen", ("attack", "simulate", "compare", "reproduce", "theory", "demo")),
 )
-DESCRIBED = {  # sections whose keys a dataclass explains
-    "limits": settings.Limits,
-    "timeouts": settings.Timeouts,
-    "health": settings.Health,
-    "retry": settings.Retry,
-    "queue": settings.Waiting,
-    "reports": settings.Reports,
-}
 
 
 def shown(value):
@@ -47,7 +39,7 @@ def shown(value):
 
 
 def kind(annotation):
-    """A type as a person would write it."""
+    """The plain name of a type."""
     text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     names = {"str": "text", "SecretStr": "text", "int": "whole number", "float": "number", "bool": "true or false"}
     if text.startswith("typing.Optional[typing.Annotated[float"):
@@ -55,57 +47,64 @@ def kind(annotation):
     return names.get(text) or re.sub(r"\bstr\b", "text", re.sub(r"typing\.|dispatcher\.\w+\.", "", text))
 
 
-def keys(model):
-    for name, field in model.model_fields.items():
+def rows(fields):
+    for name, field in fields.items():
         default = field.get_default(call_default_factory=True)
-        needed = "needed" if field.is_required() else f"`{shown(default)}`"
-        yield f"| `{name}` | {kind(field.annotation).replace('|', 'or')} | {needed} |"
+        default = "needed" if field.is_required() else f"`{shown(default)}`"
+        type_name = kind(field.annotation).replace("|", "or")
+        yield f"| `{name}` | {type_name} | {default} | {field.description.replace('|', 'or')} |"
 
 
-def table(model):
-    return ["| key | type | default |", "|---|---|---|", *keys(model), ""]
+def table(fields):
+    return ["| key | type | default | description |", "|---|---|---|---|", *rows(fields), ""]
 
 
-def described(text):
+def one_line(text):
     return " ".join((text or "").split())
 
 
+def section_of(field):
+    """The model of a section; None for a key of the top level."""
+    model = field.annotation
+    return model if isinstance(model, type) and issubclass(model, BaseModel) else None
+
+
 def configuration():
-    plain, sections = {}, {}
-    for name, field in Config.model_fields.items():
-        nested = isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-        (sections if nested else plain)[name] = field
-    lines = ["## Configuration", "", "A TOML file, `serve --config F`. `LASED_TIMEOUTS_ANSWER=5` and the like override",
-             "it, flags override both. [deploy/dispatcher.toml](../deploy/dispatcher.toml) has",
-             "every key.", ""]  # fmt: skip
-    lines += ["### Top level", "", described(Config.__doc__), ""]
-    top = type("Top", (BaseModel,), {"__annotations__": {}})
-    top.model_fields = {name: field for name, field in plain.items() if name != "pools"}
-    lines += table(top)
-    lines += ["### `[[pools]]`", "", described(PoolConfig.__doc__), "", *table(PoolConfig)]
-    for name, field in sections.items():
-        lines += [f"### `[{name}]`", "", described((DESCRIBED.get(name) or field.annotation).__doc__), ""]
-        lines += table(field.annotation)
+    fields = Config.model_fields
+    sections = {name: section_of(field) for name, field in fields.items() if section_of(field)}
+    plain = {name: field for name, field in fields.items() if name not in sections and name != "pools"}
+    lines = [
+        "## Configuration",
+        "",
+        "The configuration is a TOML file, `serve --config F`. Environment variables such as `LASED_TIMEOUTS_ANSWER=5`",
+        "override it, and flags override both. [deploy/dispatcher.toml](../deploy/dispatcher.toml) has every key.",
+        "",
+    ]
+    lines += ["### Top level", "", *table(plain)]
+    for title, model in (("[[pools]]", PoolConfig), *((f"[{name}]", model) for name, model in sections.items())):
+        lines += [f"### `{title}`", "", one_line(model.__doc__), "", *table(model.model_fields)]
     return lines
 
 
 async def families():
-    """Of services with everything on: (name, type, labels, help)."""
+    """(name, type, labels, help) of every metric that a service can have."""
     pools = [{"name": name, "url": "http://127.0.0.1:9", "true_rate": 1.0} for name in ("a", "b")]
-    found = set()
-    for policy in ("curve", "lased", "exp3_ix"):  # one that learns capacities, one that learns rates, one that draws
+    metrics = set()
+    for policy in ("curve", "lased", "exp3_ix"):  # it learns capacities; it learns rates; it draws pools at random
         service = Service(Config.model_validate({"pools": pools, "shadow": ["jsq"], "policy": {"name": policy}}))
         service.router.complete(service.router.route(Job(1), 0.0), 0.0, Outcome.CANCELLED)
         service.admin._collector.refresh()
         declared = {
-            each._name: each._labelnames for each in service.registry._collector_to_names if hasattr(each, "_name")
+            metric._name: metric._labelnames
+            for metric in service.registry._collector_to_names
+            if hasattr(metric, "_name")
         }
         for family in service.registry.collect():
             used = {label for sample in family.samples for label in sample.labels} - {"le"}
             labels = sorted(declared.get(family.name) or used)
             name = family.name + ("_total" if family.type == "counter" else "")
-            found.add((name, family.type, ", ".join(labels), family.documentation))
-    return sorted(found)
+            metrics.add((name, family.type, ", ".join(labels), family.documentation))
+    return sorted(metrics)
 
 
 def metrics():
@@ -121,9 +120,9 @@ def policies():
     for name in registry.registered():
         factory = registry.factory(name)
         options = registry.options_of(factory)
-        lines += [f"### `{name}`", "", described(inspect.getdoc(factory)), ""]
+        lines += [f"### `{name}`", "", one_line(inspect.getdoc(factory)), ""]
         inherited = [c for c in inspect.getmro(factory)[1:] if issubclass(c, BasePolicy) and c is not BasePolicy]
-        texts = [described(inspect.getdoc(c)) for c in inherited if set(own_options(c)) & set(options)]
+        texts = [one_line(inspect.getdoc(c)) for c in inherited if set(own_options(c)) & set(options)]
         lines += [line for text in texts for line in (text, "")]
         if options:
             lines += ["| option | default |", "|---|---|"]
@@ -137,19 +136,19 @@ def own_options(factory):
     return registry.options_of(factory) if "__init__" in vars(factory) else {}
 
 
-def helped(command):
+def help_text(command):
     plain = {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=plain)
-    return "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines()).strip()
+    process = subprocess.run(command, capture_output=True, text=True, check=True, env=plain)
+    return "\n".join(line.rstrip() for line in process.stdout.strip("\n").splitlines()).strip()
 
 
 def commands():
     names = "`lased-dispatcher`, `lased-workers`, `lased-loadgen`"
     lines = ["## Commands", "", f"{names}, the same as `python -m dispatcher` and so on.", ""]
-    each = [(module, name) for module, names in COMMANDS for name in names]
+    calls = [(module, name) for module, names in COMMANDS for name in names]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        texts = pool.map(helped, ([sys.executable, "-m", module, *name.split(), "--help"] for module, name in each))
-    for (module, name), text in zip(each, texts, strict=True):
+        texts = pool.map(help_text, ([sys.executable, "-m", module, *name.split(), "--help"] for module, name in calls))
+    for (module, name), text in zip(calls, texts, strict=True):
         lines += [f"### `{f'lased-{module} {name}'.strip()}`", "", "```text", text, "```", ""]
     return lines
 
@@ -160,7 +159,7 @@ def reference():
 
 
 def schema():
-    """Of what `lased-loadgen attack --json` prints."""
+    """The JSON schema of what `lased-loadgen attack --json` prints."""
     return json.dumps(Summary.model_json_schema(mode="serialization"), indent=1) + "\n"
 
 

@@ -13,7 +13,7 @@ CORE = ["dispatcher.core", "dispatcher.errors"]
 ALLOWED = {
     "dispatcher": [],
     "dispatcher.errors": [],
-    "dispatcher.settings": [],
+    "dispatcher.settings": ["dispatcher.core.types", "dispatcher.platform.sockets"],
     "dispatcher.core": ["dispatcher.errors"],
     "dispatcher.estimators": CORE,
     "dispatcher.policies": [*CORE, "dispatcher.estimators"],
@@ -25,11 +25,15 @@ ALLOWED = {
     "dispatcher.telemetry": [*CORE, "dispatcher.http", "dispatcher.platform", "dispatcher.proxy"],
     "dispatcher.admin": [*CORE, "dispatcher.platform", "dispatcher.proxy", "dispatcher.telemetry"],
     "dispatcher.persistence": CORE,
-    "dispatcher.config": [*CORE, "dispatcher.platform.sockets", "dispatcher.registry", "dispatcher.settings"],
-    "dispatcher.long_episodes": ["dispatcher.config", "dispatcher.core.episode", "dispatcher.policies.lased"],
+    "dispatcher.config": ["dispatcher.errors", "dispatcher.registry", "dispatcher.settings"],
+    "dispatcher.long_episodes": ["dispatcher.settings", "dispatcher.core.episode", "dispatcher.policies.lased"],
     "dispatcher.reload": [
-        *CORE, "dispatcher.config", "dispatcher.platform", "dispatcher.proxy", "dispatcher.registry"
+        *CORE, "dispatcher.config", "dispatcher.long_episodes", "dispatcher.persistence", "dispatcher.platform",
+        "dispatcher.proxy", "dispatcher.registry", "dispatcher.settings", "dispatcher.telemetry",
     ],
+    "dispatcher.background": ["dispatcher.core", "dispatcher.long_episodes", "dispatcher.persistence",
+                              "dispatcher.telemetry"],
+    "dispatcher.control": [*CORE, "dispatcher.registry", "dispatcher.reload"],
     "dispatcher.top": ["dispatcher.errors"],
     "dispatcher.service": ["dispatcher"],
     "dispatcher.cli": ["dispatcher"],

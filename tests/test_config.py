@@ -1,4 +1,4 @@
-"""The configuration: what is refused says where and why in one line; what is accepted comes out typed."""
+"""The configuration: an error names the key and the fault in one line; a valid one becomes typed objects."""
 
 import os
 import subprocess
@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from dispatcher.config import load
 from dispatcher.errors import ConfigError
 from dispatcher.platform.sockets import Address
-from dispatcher.reload import Plan
+from dispatcher.reload import prepare
+from dispatcher.settings import Config, LiveSettings, PoolConfig, Settings, Timeouts
 
 GOOD = """
 listen = "127.0.0.1:8080"
@@ -44,8 +46,8 @@ def test_the_contracts_example(tmp_path):
     assert [pool.spec.guess for pool in config.pools] == [5.0, 0.1]
     assert config.pools[1].address == Address("127.0.0.1", 9002)
     assert config.policy.options == {"n0": 7, "c": 3.0, "alpha": 1.0}
-    assert config.settings.limits.head_bytes == 16384
-    assert config.settings.timeouts.answer == 60.0
+    assert config.limits.head_bytes == 16384
+    assert config.timeouts.answer == 60.0
 
 
 def test_the_shipped_example_is_good():
@@ -74,6 +76,7 @@ def test_the_shipped_example_is_good():
         (POOL + "guess = nan", "pools.0.guess: "),
         ("", "pools: there must be at least one; give [[pools]] or --pool NAME=URL"),
         ("admin = '127.0.0.1:8080'\n" + POOL, "listen and admin are both 127.0.0.1:8080"),
+        ("shadow = ['jsq', 'jsq']\n" + POOL, "shadow: duplicate policy 'jsq'"),
         ("x = ", "not TOML"),
         ("policy = 3\n" + POOL, "policy: input should be"),
     ],
@@ -86,6 +89,35 @@ def test_what_is_wrong_is_named(tmp_path, text, message):
     assert "\n" not in str(refused.value)
 
 
+def models(model):
+    """A model and those of its sections."""
+    yield model
+    for field in model.model_fields.values():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from models(field.annotation)
+
+
+KEYS = [
+    pytest.param(field, id=f"{model.__name__}.{name}")
+    for model in (*models(Config), PoolConfig)
+    for name, field in model.model_fields.items()
+]
+
+
+@pytest.mark.parametrize("field", KEYS)
+def test_every_key_has_a_description(field):
+    assert field.description
+    assert field.description.endswith(".")
+
+
+def test_replaced_settings_hold_for_all_that_share_them():
+    live = LiveSettings()
+    assert live.timeouts == Settings().timeouts
+    live.replace(Settings(timeouts=Timeouts(idle=1.0), trusted_proxies=["10.0.0.0/8"]))
+    assert (live.timeouts.idle, live.timeouts.head) == (1.0, 10.0)
+    assert [str(network) for network in live.trusted] == ["10.0.0.0/8"]
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere\.toml: No such file"):
         load(tmp_path / "nowhere.toml", {}, {})
@@ -96,7 +128,7 @@ def test_the_environment_overrides_the_file_and_flags_override_both(tmp_path):
     environment = {"LASED_LISTEN": "127.0.0.1:1", "LASED_TIMEOUTS_ANSWER": "2.5", "LASED_POLICY_NAME": "jsq",
                    "LASED_SERVICE_PORT_HTTP": "tcp://10.0.0.1:80"}  # fmt: skip
     config = load(path, environment, {"listen": "127.0.0.1:2"})
-    assert (config.listen, config.settings.timeouts.answer, config.policy.name) == ("127.0.0.1:2", 2.5, "jsq")
+    assert (config.listen, config.timeouts.answer, config.policy.name) == ("127.0.0.1:2", 2.5, "jsq")
 
 
 @pytest.mark.parametrize("name", ["LASED_TIMEOUTS_ANSWR", "LASED_TIMEOUT_ANSWER", "LASED_POLICY", "LASED_TIMEOUTS"])
@@ -130,19 +162,38 @@ def test_a_secret_that_is_none_is_not_shown(key, value):
     assert key in str(told.value)
 
 
-def test_where_learning_is_shared_is_a_redis_and_the_only_memory():
-    pools = [{"name": "a", "url": "http://127.0.0.1:9"}]
-    for given, message in (({"state_url": "http://x"}, "must begin with redis://"),
-                           ({"state_url": "redis://x", "state_file": "y"}, "one memory is enough")):  # fmt: skip
-        with pytest.raises(ConfigError, match=message):
-            load(None, {}, {"pools": pools, **given})
-    assert load(None, {"LASED_STATE_URL": "redis://:1234@h/0"}, {"pools": pools}).shared_at == "redis://:1234@h/0"
-    config = load(None, {}, {"pools": pools, "state_url": "redis://x", "policy.name": "jsq"})
-    with pytest.raises(ConfigError, match="policy 'jsq' learns nothing that can be shared"):
-        Plan(config)
-    config = load(None, {}, {"pools": pools, "state_url": "redis://x", "policy.options": {"estimator": "window"}})
-    with pytest.raises(ConfigError, match="only plain means are sums"):
-        Plan(config)
+POOLS = [{"name": "a", "url": "http://127.0.0.1:9"}]
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"state_url": "http://x"}, "must begin with redis://"),
+        ({"state_url": "redis://x", "state_file": "y"}, "state_file and state_url are mutually exclusive"),
+    ],
+)
+def test_what_is_learned_is_shared_in_redis_and_nowhere_else(keys, message):
+    with pytest.raises(ConfigError, match=message):
+        load(None, {}, {"pools": POOLS, **keys})
+
+
+def test_the_url_of_redis_may_be_a_variable():
+    config = load(None, {"LASED_STATE_URL": "redis://:1234@h/0"}, {"pools": POOLS})
+    assert config.shared_at == "redis://:1234@h/0"
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"policy.name": "jsq"}, "policy 'jsq' learns nothing that can be shared"),
+        ({"policy.options": {"estimator": "window"}}, "shares the estimator mean only"),
+        ({"policy.options": {"memory": 100}}, "cannot share discounted estimates"),
+    ],
+)
+def test_a_policy_that_cannot_share_is_refused_with_state_url(keys, message):
+    config = load(None, {}, {"pools": POOLS, "state_url": "redis://x", **keys})
+    with pytest.raises(ConfigError, match=message):
+        prepare(config)
 
 
 def test_check_tells_that_learning_is_shared_and_not_the_secret():

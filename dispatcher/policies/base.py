@@ -326,9 +326,9 @@ class LearningPolicy(ScoredPolicy):
 
     def sharing_obstacle(self) -> str | None:
         if self.estimator != "mean":
-            return "cannot share what it learns: only plain means are sums; leave policy.options.estimator away"
+            return "shares the estimator mean only: remove policy.options.estimator"
         if self.memory != FOREVER:
-            return "cannot share what it learns: sums that fade cannot be added; leave policy.options.memory away"
+            return "cannot share discounted estimates: remove policy.options.memory"
         return None
 
     def local_counts(self) -> dict[str, LocalCounts]:

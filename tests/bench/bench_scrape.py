@@ -9,7 +9,7 @@ import uvloop
 from prometheus_client import disable_created_metrics
 from rich.table import Table
 
-from dispatcher.cli import SWITCH
+from dispatcher.cli import THREAD_SWITCH_SECONDS
 from dispatcher.config import Config
 from dispatcher.service import Service
 
@@ -50,7 +50,7 @@ async def measure():
 
 def run():
     disable_created_metrics()
-    sys.setswitchinterval(SWITCH)  # as `serve` does
+    sys.setswitchinterval(THREAD_SWITCH_SECONDS)  # as `serve` does
     quiet, scraped, lines = uvloop.run(measure())
     table = Table(title=f"Lateness of the loop, ms: {POOLS} pools, {lines[-1]} lines, {1 / EVERY:.0f} scrapes a second")
     for column in ("", "p50", "p99", "p99.9", "largest"):

@@ -184,7 +184,7 @@ def test_pools_that_come_and_go_for_ever_leave_nothing_behind():
         table.arrive(frozenset("ab"))
         table.finish(table.open[-1])
         table.remove(f"x{i}")
-    assert len(table.router._clocks) < 400
+    assert len(table.router._estimators) < 400
     assert len(table.router.fleet._places) < 1100
 
 

@@ -170,7 +170,7 @@ async def test_policies_change_under_traffic_and_every_count_stays_right():
         answers = []
         clients = [asyncio.create_task(client_loop(f, answers)) for _ in range(8)]
         for name in [*registered(), *reversed(registered())]:
-            f.service.set_policy({"name": name})
+            f.service.control.set_policy({"name": name})
             n = len(answers)
             await eventually(lambda n=n: len(answers) > n + 16)
         over.set()

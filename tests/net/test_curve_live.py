@@ -63,7 +63,7 @@ async def test_a_pool_can_be_forgotten():
         for _ in range(10):
             await f.ask(get())
         await f.wait_idle()
-        f.service.forget_pool("p0")
+        f.service.control.forget_pool("p0")
         assert f.service.router.policy.estimates()["p0"].observations == 0
         assert f.service.router.policy.estimates()["p1"].observations > 0
 

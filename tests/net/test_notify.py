@@ -178,16 +178,16 @@ async def test_the_service_tells_of_itself(manager, monkeypatch):
         assert "NOTIFY_SOCKET" not in os.environ
         await asyncio.sleep(0)
         assert manager.heard() == {"WATCHDOG": "1"}
-        f.service.reload()
+        f.service.reloader.reload()
         assert manager.heard()["RELOADING"] == "1"
         assert manager.heard() == {"READY": "1", "STATUS": ""}
 
         def refuse():
             raise ConfigError("pools: none")
 
-        f.service._again = refuse
+        f.service.reloader.read_config = refuse
         with pytest.raises(ConfigError):
-            f.service.reload()
+            f.service.reloader.reload()
         manager.heard()
         assert manager.heard()["STATUS"] == "reload refused: pools: none"
     assert manager.silent()

@@ -179,12 +179,12 @@ async def test_top_shows_one_picture_and_says_what_is_wrong():
         assert "forced trial" in done.stdout
     gone = await top(f)
     assert (gone.returncode, gone.stdout) == (1, "")
-    assert gone.stderr.startswith(f"error: nothing to see at {address(f)}")
+    assert gone.stderr.startswith(f"error: cannot read from {address(f)}")
     async with front(admin_token=TOKEN) as f:
         refused = await top(f)
         assert (refused.returncode, refused.stderr) == (
             2,
-            "error: the admin side wants a token: set LASED_ADMIN_TOKEN\n",
+            "error: the admin side requires a token: set LASED_ADMIN_TOKEN\n",
         )
         assert (await top(f, LASED_ADMIN_TOKEN=TOKEN)).returncode == 0
 

@@ -10,6 +10,7 @@ import urllib.request
 
 import pytest
 
+from dispatcher import registry
 from dispatcher.config import Config
 from dispatcher.errors import ConfigError
 from tests.net.harness import Pool, answer_ok, eventually, front, get, status
@@ -82,7 +83,7 @@ async def test_a_pool_that_was_taken_out_is_tried_again_at_once():
         await eventually(lambda: not f.service.health.is_up("p1"))
         mended = Pool(answer_ok, f.pools[1].port)
         await mended.open()
-        f.service.take_over(f.service.config, forgive=True)
+        f.service.take_over(f.service.config, reset_ejections=True)
         assert f.service.health.is_up("p1")
         assert [pool.id for pool in f.service.router.fleet.pools] == ["p0", "p1"]
         await mended.close()
@@ -102,6 +103,38 @@ async def test_what_a_reload_cannot_do_is_refused_and_changes_nothing(change, me
     async with front() as f:
         with pytest.raises(ConfigError, match=message):
             f.service.take_over(with_pools(f.service, ("other", 9, {}), **change))
+        assert status(await f.ask(get())) == 200
+
+
+async def test_a_pool_with_unusable_authorities_changes_nothing(tmp_path):
+    bad = {"name": "bad", "url": "https://127.0.0.1:9", "ca": str(tmp_path / "nowhere.pem")}
+    async with front() as f:
+        before, policy, upstream = f.service.config, f.service.router.policy, f.service.pool_connections["p0"]
+        data = before.model_dump() | {"pools": [bad], "policy": {"name": "jsq"}, "limits": {"connections": 1}}
+        with pytest.raises(ConfigError, match="pool 'bad': ca: cannot use"):
+            f.service.take_over(Config.model_validate(data))
+        assert f.service.config is before
+        assert f.service.router.policy is policy
+        assert f.service.pool_connections == {"p0": upstream}
+        assert f.service.settings.limits == before.limits
+        assert status(await f.ask(get())) == 200
+
+
+async def test_a_reload_makes_a_policy_once_and_a_second_one_only_to_use_it(monkeypatch):
+    made = []
+    create = registry.create
+
+    def counting(name, *arguments):
+        made.append(name)
+        return create(name, *arguments)
+
+    async with front(policy="lased", shadow=["jsq"]) as f:
+        monkeypatch.setattr(registry, "create", counting)
+        f.service.reloader.reload()
+        assert made == ["lased", "jsq"], "the trial with the new pools"
+        made.clear()
+        f.service.take_over(with_pools(f.service, ("p0", f.pools[0].port, {}), policy={"name": "greedy"}))
+        assert made == ["greedy", "greedy", "jsq"]
         assert status(await f.ask(get())) == 200
 
 

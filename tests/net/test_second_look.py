@@ -38,8 +38,8 @@ def says(code, body=b"no", *fields):
 
 def changed(f, **pool):
     """The configuration of the first pool, changed."""
-    first, *others = f.service.pools()
-    f.service._amend(pools=[first | pool, *others])
+    first, *others = f.service.control.pools()
+    f.service.reloader.amend(pools=[first | pool, *others])
 
 
 # -- names
@@ -108,13 +108,13 @@ async def test_a_tunnel_through_tls_outlives_changes_that_are_none_of_its_busine
     server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=context)
     url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with front(answer_ok, timeouts={"drain": 0.05}) as f:
-        f.service.drain_pool("p0", True)
-        f.service.add_pool({"name": "safe", "url": url, "ca": str(tmp_path / "ca")})
+        f.service.control.drain_pool("p0", True)
+        f.service.control.add_pool({"name": "safe", "url": url, "ca": str(tmp_path / "ca")})
         client = await f.client()
         await client.send(UPGRADE)
         await client.until(b"\r\n\r\n")
-        f.service.drain_pool("p0", False)
-        f.service.reload()
+        f.service.control.drain_pool("p0", False)
+        f.service.reloader.reload()
         await asyncio.sleep(0.15)
         await client.send(b"ping")
         assert await client.exactly(4) == b"ping"
@@ -142,7 +142,7 @@ class Abrupt:
         self.listening.close()
 
     async def put_before(self, f):
-        f.service._amend(pools=[{"name": "t", "url": f"http://127.0.0.1:{self.listening.getsockname()[1]}"}])
+        f.service.reloader.amend(pools=[{"name": "t", "url": f"http://127.0.0.1:{self.listening.getsockname()[1]}"}])
 
 
 async def test_the_last_words_of_a_tunnel_are_heard_although_the_pool_did_not_listen():
@@ -253,7 +253,7 @@ async def test_a_tunnel_that_begins_when_its_pool_is_gone_ends_like_the_others()
         client = await f.client()
         await client.send(UPGRADE)
         await eventually(lambda: f.in_flight == [1, 0])
-        f.service.remove_pool("p0")
+        f.service.control.remove_pool("p0")
         await asyncio.sleep(0.1)
         gate.set()
         await client.until(b"\r\n\r\n")
@@ -282,11 +282,11 @@ async def test_so_is_one_where_the_others_are_full():
         await wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
     async with front(says(503, b"own words"), held, policy="round_robin", max_in_flight=1, retry={"on": ["503"]}) as f:
-        f.service.drain_pool("p0", True)
+        f.service.control.drain_pool("p0", True)
         holder = await f.client()
         await holder.send(get())
         await eventually(lambda: f.in_flight == [0, 1])
-        f.service.drain_pool("p0", False)
+        f.service.control.drain_pool("p0", False)
         assert (await f.ask(get()))[1] == b"own words"
         gate.set()
         assert status(await holder.message()) == 200
@@ -318,7 +318,7 @@ async def test_a_healthy_pool_takes_over_from_one_that_is_down():
     async with front(answer_ok, health={"fall": 1}) as f:
         f.service.health.checked("p0", False)
         assert f.service.health.is_routable("p0"), "the last one"
-        f.service.add_pool({"name": "new", "url": f"http://127.0.0.1:{f.pools[0].port}"})
+        f.service.control.add_pool({"name": "new", "url": f"http://127.0.0.1:{f.pools[0].port}"})
         assert [pool.id for pool in f.service.router.fleet.pools] == ["new"]
 
 
@@ -326,17 +326,17 @@ async def test_another_floor_is_in_force_at_once():
     async with front(answer_ok, answer_ok, health={"fall": 1, "floor": 1.0}) as f:
         f.service.health.checked("p0", False)
         assert f.service.health.is_routable("p0")
-        f.service._amend(health=f.service.config.health.model_dump() | {"floor": 0.0})
+        f.service.reloader.amend(health=f.service.config.health.model_dump() | {"floor": 0.0})
         assert not f.service.health.is_routable("p0")
 
 
 async def test_a_policy_and_what_it_needs_may_come_in_one_change():
     async with front(policy="jsq") as f:
-        (pool,) = f.service.pools()
-        f.service._amend(pools=[pool | {"true_rate": None}])
-        f.service._amend(pools=[pool | {"true_rate": 5.0}], policy={"name": "sed"})
+        (pool,) = f.service.control.pools()
+        f.service.reloader.amend(pools=[pool | {"true_rate": None}])
+        f.service.reloader.amend(pools=[pool | {"true_rate": 5.0}], policy={"name": "sed"})
         assert f.service.config.policy.name == "sed"
-        f.service._amend(pools=[pool | {"true_rate": None}], policy={"name": "jsq"})
+        f.service.reloader.amend(pools=[pool | {"true_rate": None}], policy={"name": "jsq"})
         assert status(await f.ask(get())) == 200
 
 
@@ -344,18 +344,18 @@ async def test_a_change_elsewhere_does_not_bring_an_ejected_pool_back_and_a_relo
     async with front(says(500), answer_ok, answer_ok, policy="round_robin", health={"passive_failures": 1}) as f:
         for _ in range(3):
             await f.ask(get())
-        f.service.drain_pool("p2", True)
-        f.service.set_policy({"name": "jsq"})
+        f.service.control.drain_pool("p2", True)
+        f.service.control.set_policy({"name": "jsq"})
         assert f.service.health.verdict("p0") == "ejected"
-        f.service.take_over(f.service.config, forgive=True)
+        f.service.take_over(f.service.config, reset_ejections=True)
         assert f.service.health.verdict("p0") == "up"
 
 
 async def test_names_that_come_and_go_do_not_fill_the_memory():
     async with front() as f:
         for i in range(200):
-            f.service.add_pool({"name": f"n{i}", "url": "http://127.0.0.1:9"})
-            f.service.remove_pool(f"n{i}")
+            f.service.control.add_pool({"name": f"n{i}", "url": "http://127.0.0.1:9"})
+            f.service.control.remove_pool(f"n{i}")
         series = [s.labels.get("pool") for family in f.service.registry.collect() for s in family.samples]
         assert "n0" not in series
         assert "n199" in series
@@ -366,7 +366,7 @@ async def test_names_that_come_and_go_do_not_fill_the_memory():
 async def test_a_reload_with_a_full_disk_behind_the_log_is_a_reload():
     async with front(access_log={"path": "/dev/full"}) as f:
         await f.ask(get())
-        f.service._reload()
+        f.service.on_sighup()
         assert f.metric("lased_config_last_reload_success") == 1
         await f.ask(get())
 

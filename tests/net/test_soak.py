@@ -91,18 +91,20 @@ async def test_two_hundred_thousand_requests_in_which_everything_goes_wrong():
                 await asyncio.sleep(0.2)
                 what = dice.randrange(6)
                 if what == 0:
-                    service.reload()
+                    service.reloader.reload()
                 elif what == 1:
-                    service.set_policy({"name": dice.choice(["lased", "jsq", "greedy", "round_robin", "optimistic"])})
+                    service.control.set_policy(
+                        {"name": dice.choice(["lased", "jsq", "greedy", "round_robin", "optimistic"])}
+                    )
                 elif what == 2:
-                    service.drain_pool("p1", dice.random() < 0.3)
+                    service.control.drain_pool("p1", dice.random() < 0.3)
                 elif what == 3 and fresh is None:
                     fresh = await Pool(moody(dice)).open()
-                    service.add_pool({"name": "extra", "url": f"http://127.0.0.1:{fresh.port}"})
+                    service.control.add_pool({"name": "extra", "url": f"http://127.0.0.1:{fresh.port}"})
                 elif what == 4 and fresh is not None:
                     await fresh.close()
                     await asyncio.sleep(0.05)
-                    service.remove_pool("extra")
+                    service.control.remove_pool("extra")
                     fresh = None
                 else:
                     for client in f.clients[:-200]:

@@ -120,7 +120,7 @@ async def test_it_says_who_ended_what_did_not_end_well(tmp_path):
         await f.ask(get("/nothing"))
         await f.ask(b"GET / HTTP/1.1\r\n\r\n")
         await f.ask(b"GET x HTTP/1.1\r\nHost: a\r\n\r\n")
-        f.service.drain_pool("p0", True)
+        f.service.control.drain_pool("p0", True)
         await f.ask(get("/closed"))
         await eventually(lambda: len(f.service.access_log._writer._waiting) == 6)
         written(f)
@@ -155,7 +155,7 @@ async def test_a_log_that_was_moved_away_is_begun_anew_at_a_reload(tmp_path):
     async with front(access_log={"path": str(path)}) as f:
         await f.ask(get("/first"))
         path.rename(tmp_path / "access.log.1")
-        f.service.reload()
+        f.service.reloader.reload()
         await f.ask(get("/second"))
         written(f)
         assert [entry["target"] for entry in entries(tmp_path / "access.log.1")] == ["/first"]

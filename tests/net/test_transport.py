@@ -84,8 +84,8 @@ async def test_bodies_pass_through_tls_on_both_sides_untouched(pem):
     server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
     async with front(tls={"certificate": pem("localhost")}) as f:
-        f.service.add_pool({"name": "safe", "url": f"https://127.0.0.1:{port}", "ca": pem.ca})
-        f.service.remove_pool("p0")
+        f.service.control.add_pool({"name": "safe", "url": f"https://127.0.0.1:{port}", "ca": pem.ca})
+        f.service.control.remove_pool("p0")
         client = await secure_client(f)
         for _ in range(2):
             await client.send(get("/", f"Content-Length: {len(data)}", method="POST") + data)
@@ -121,8 +121,8 @@ async def test_the_certificate_of_a_pool_is_verified(pem, names, by, keys, works
     server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
     async with front() as f:
-        f.service.add_pool({"name": "safe", "url": f"https://127.0.0.1:{port}", "ca": pem.ca, **keys})
-        f.service.remove_pool("p0")
+        f.service.control.add_pool({"name": "safe", "url": f"https://127.0.0.1:{port}", "ca": pem.ca, **keys})
+        f.service.control.remove_pool("p0")
         assert status(await f.ask(get())) == (200 if works else 502)
         assert f.metric("lased_upstream_errors_total", pool="safe", reason="connect") == (0 if works else 1)
         if "server_name" in keys:
@@ -136,12 +136,12 @@ async def test_another_certificate_is_used_after_a_reload(pem):
     async with front(tls={"certificate": path}) as f:
         first = (await secure_client(f)).writer.get_extra_info("ssl_object").getpeercert(True)
         pem("localhost")
-        f.service.reload()
+        f.service.reloader.reload()
         second = (await secure_client(f)).writer.get_extra_info("ssl_object").getpeercert(True)
         assert first != second
         Path(path).write_text("no certificate")
         with pytest.raises(ConfigError, match="tls: cannot use"):
-            f.service.reload()
+            f.service.reloader.reload()
         third = (await secure_client(f)).writer.get_extra_info("ssl_object").getpeercert(True)
         assert third == second
 
@@ -208,8 +208,8 @@ async def test_ipv6_on_both_sides():
         pytest.skip(f"no IPv6 here: {error}")
     port = server.sockets[0].getsockname()[1]
     async with front(listen="[::1]:0") as f:
-        f.service.add_pool({"name": "six", "url": f"http://[::1]:{port}"})
-        f.service.remove_pool("p0")
+        f.service.control.add_pool({"name": "six", "url": f"http://[::1]:{port}"})
+        f.service.control.remove_pool("p0")
         client = await f.client()
         await client.send(get("/", host=f"[::1]:{f.address[1]}"))
         assert (await client.message())[1] == b"ok"
@@ -231,8 +231,8 @@ async def test_unix_sockets_on_both_sides(tmp_path):
     path, pool = str(tmp_path / "front.sock"), str(tmp_path / "pool.sock")
     server = await asyncio.start_unix_server(handle, pool)
     async with front(listen=f"unix:{path}") as f:
-        f.service.add_pool({"name": "local", "url": f"unix:{pool}"})
-        f.service.remove_pool("p0")
+        f.service.control.add_pool({"name": "local", "url": f"unix:{pool}"})
+        f.service.control.remove_pool("p0")
         wire = Wire(*await asyncio.open_unix_connection(path))
         for _ in range(2):
             await wire.send(get())
@@ -341,8 +341,8 @@ async def test_a_pool_that_moves_is_followed_and_its_old_connections_let_go(reso
     new.server = await asyncio.start_server(new.accept, "127.0.0.2", old.port)
     asked = resolver(["127.0.0.1"], ["127.0.0.2"])
     async with front(timeouts={"dns": 0.03}) as f:
-        f.service.add_pool({"name": "named", "url": f"http://pool.example:{old.port}"})
-        f.service.remove_pool("p0")
+        f.service.control.add_pool({"name": "named", "url": f"http://pool.example:{old.port}"})
+        f.service.control.remove_pool("p0")
         client = await f.client()
         await client.send(get())
         assert status(await client.message()) == 200
@@ -363,8 +363,8 @@ async def test_an_address_that_is_dead_is_passed_over(resolver):
     pool = await Pool(answer_ok).open()
     resolver(["127.0.0.1", "127.0.0.9"])
     async with front() as f:
-        f.service.add_pool({"name": "named", "url": f"http://pool.example:{pool.port}"})
-        f.service.remove_pool("p0")
+        f.service.control.add_pool({"name": "named", "url": f"http://pool.example:{pool.port}"})
+        f.service.control.remove_pool("p0")
         for _ in range(4):
             assert status(await f.ask(get("/", "Connection: close"))) == 200
         assert f.metric("lased_upstream_errors_total", pool="named", reason="connect") == 0

@@ -182,7 +182,7 @@ async def test_the_tunnels_of_a_pool_that_goes_end_after_the_time_of_a_drain():
     async with front(switching(echo), switching(echo), timeouts={"drain": 0.05}) as f:
         client, _ = await switched(f)
         there = next(i for i in (0, 1) if f.in_flight[i])
-        f.service.remove_pool(f"p{there}")
+        f.service.control.remove_pool(f"p{there}")
         await client.send(b"still")
         assert await client.exactly(5) == b"still"
         assert await client.ended()

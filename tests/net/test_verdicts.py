@@ -161,11 +161,11 @@ async def test_a_pool_comes_back_slowly_if_that_is_asked_for():
         assert inside(f) == ["p0", "p1"]
         assert await ask(f, 100) == [200] * 100
         assert sick.requests <= 1, "its share is hardly more than nothing yet"
-        f.service.router.fleet["p0"].ramp.began_at -= 500
+        f.service.router.fleet["p0"].slow_start.began_at -= 500
         before = sick.requests
         await ask(f, 400)
         assert 195 <= sick.requests - before <= 205, "half the decisions see it, and it is the first of equals"
-        f.service.router.fleet["p0"].ramp.began_at -= 500
+        f.service.router.fleet["p0"].slow_start.began_at -= 500
         before = sick.requests
         await ask(f, 100)
         assert sick.requests - before == 100
@@ -177,7 +177,7 @@ async def test_a_pool_that_starts_slowly_serves_when_it_is_alone():
         for verdict in (False, True):
             for _ in range(3):
                 f.service.health.checked("p0", verdict)
-        f.service.drain_pool("p1", True)
+        f.service.control.drain_pool("p1", True)
         assert await ask(f, 5) == [200] * 5
 
 
@@ -193,24 +193,24 @@ async def test_a_drained_pool_ends_what_it_has_and_gets_nothing_new():
         client = await f.client()
         await client.send(get())
         await eventually(lambda: f.in_flight == [1, 0])
-        f.service.drain_pool("p0", True)
+        f.service.control.drain_pool("p0", True)
         assert f.service.health.verdict("p0") == "drained"
         assert await ask(f, 10) == [200] * 10
         assert f.in_flight == [1, 0]
         gate.set()
         assert status(await client.message()) == 200
         await f.wait_idle()
-        f.service.drain_pool("p0", False)
+        f.service.control.drain_pool("p0", False)
         assert inside(f) == ["p0", "p1"]
 
 
 async def test_if_all_are_drained_nobody_serves():
     async with front(Patient(), Patient()) as f:
         for pool in ("p0", "p1"):
-            f.service.drain_pool(pool, True)
+            f.service.control.drain_pool(pool, True)
         assert inside(f) == []
         assert await ask(f, 1) == [503]
-        f.service.drain_pool("p0", False)
+        f.service.control.drain_pool("p0", False)
         assert await ask(f, 1) == [200]
 
 
@@ -221,13 +221,13 @@ async def test_ejected_drained_and_probed_down_do_not_undo_each_other():
         await ask(f, 2)
         health = f.service.health
         assert health.verdict("p0") == "ejected"
-        f.service.drain_pool("p0", True)
+        f.service.control.drain_pool("p0", True)
         assert health.verdict("p0") == "drained"
         await asyncio.sleep(0.15)
         assert inside(f) == ["p1"], "the end of its ejection does not undo the drain"
         for _ in range(3):
             health.checked("p0", False)
-        f.service.drain_pool("p0", False)
+        f.service.control.drain_pool("p0", False)
         assert (health.verdict("p0"), inside(f)) == ("down", ["p1"])
         for _ in range(2):
             health.checked("p0", True)
@@ -243,12 +243,12 @@ async def test_two_pools_at_one_address_are_probed_apart():
 
     async with front(script, health=SOON) as f:
         port = f.pools[0].port
-        f.service.add_pool({"name": "other", "url": f"http://127.0.0.1:{port}", "health_path": "/good"})
-        f.service.add_pool({"name": "bad", "url": f"http://127.0.0.1:{port}", "health_path": "/bad"})
+        f.service.control.add_pool({"name": "other", "url": f"http://127.0.0.1:{port}", "health_path": "/good"})
+        f.service.control.add_pool({"name": "bad", "url": f"http://127.0.0.1:{port}", "health_path": "/bad"})
         await eventually(lambda: f.service.health.verdict("bad") == "down")
         assert f.service.health.verdict("other") == "up"
         assert f.service.health.verdict("p0") == "up", "it is not probed at all"
-        f.service.remove_pool("bad")
+        f.service.control.remove_pool("bad")
         assert one.probes == 0
 
 
@@ -305,9 +305,9 @@ async def test_a_pool_may_be_removed_while_it_is_ejected_or_probed():
         Patient(every=1), Patient(), policy="round_robin", health={"passive_failures": 1, "path": "/health", **SOON}
     ) as f:
         await ask(f, 2)
-        f.service.remove_pool("p0")
+        f.service.control.remove_pool("p0")
         fresh = await Pool(answer_ok).open()
-        f.service.add_pool({"name": "p0", "url": f"http://127.0.0.1:{fresh.port}"})
+        f.service.control.add_pool({"name": "p0", "url": f"http://127.0.0.1:{fresh.port}"})
         assert inside(f) == ["p0", "p1"] or set(inside(f)) == {"p0", "p1"}
         assert await ask(f, 4) == [200] * 4
         await fresh.close()

@@ -6,11 +6,11 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
-from dispatcher import service
+from dispatcher import background
 from dispatcher.cli import app
 from dispatcher.config import Config
 from dispatcher.core.types import PoolSpec
-from dispatcher.long_episodes import LONG, LongEpisodes, first_episode_warning, rates_learned
+from dispatcher.long_episodes import LONG_EPISODE_ARRIVALS, LongEpisodes, first_episode_warning, rates_learned
 from dispatcher.persistence import state_file as state
 from dispatcher.policies.greedy import Greedy
 from dispatcher.policies.lased import Lased
@@ -77,25 +77,25 @@ def test_a_long_episode_is_reported_once():
     t, episodes = Table(lased(n0=1), [PoolSpec("a"), PoolSpec("b")]), LongEpisodes()
     policy = t.router.policy
     t.arrive()
-    policy.episode.arrivals = LONG
-    assert episodes.look(policy) is None
+    policy.episode.arrivals = LONG_EPISODE_ARRIVALS
+    assert episodes.check(policy) is None
     t.arrive()
-    warning = episodes.look(policy)
+    warning = episodes.check(policy)
     assert "episode 1 of lased is still open after 10,001 arrivals" in warning
     assert ADVICE in warning
     t.arrive()
-    assert episodes.look(policy) is None, "each episode is reported once"
+    assert episodes.check(policy) is None, "each episode is reported once"
     for ticket in list(t.open):
         t.finish(ticket)
     t.arrive()
-    policy.episode.arrivals = LONG + 1
-    assert "episode 2" in episodes.look(policy)
+    policy.episode.arrivals = LONG_EPISODE_ARRIVALS + 1
+    assert "episode 2" in episodes.check(policy)
 
 
 def test_a_policy_with_episodes_by_pool_is_not_reported():
     policy = lased(episodes="pool", max_episode_arrivals=10**6)
-    policy.episode.arrivals = LONG + 1
-    assert LongEpisodes().look(policy) is None
+    policy.episode.arrivals = LONG_EPISODE_ARRIVALS + 1
+    assert LongEpisodes().check(policy) is None
 
 
 def warnings(logs, event):
@@ -106,15 +106,15 @@ async def test_serve_warns_at_the_start_and_at_a_reload():
     with capture_logs() as logs:
         async with front(answer_ok, answer_ok, answer_ok, policy="lased") as f:
             assert len(warnings(logs, "first_episode_may_not_end")) == 1
-            f.service.reload()
+            f.service.reloader.reload()
     assert len(warnings(logs, "first_episode_may_not_end")) == 2
 
 
 async def test_serve_warns_of_a_long_episode(monkeypatch):
-    monkeypatch.setattr(service, "EPISODES_EVERY", 0.01)
+    monkeypatch.setattr(background, "EPISODE_INTERVAL_SECONDS", 0.01)
     with capture_logs() as logs:
         async with front(answer_ok, policy="lased") as f:
-            f.service.router.policy.episode.arrivals = LONG + 1
+            f.service.router.policy.episode.arrivals = LONG_EPISODE_ARRIVALS + 1
             await eventually(lambda: warnings(logs, "episode_is_long"))
 
 
