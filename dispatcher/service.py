@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
 
 from dispatcher import __version__, registry
-from dispatcher.admin.server import EXPLAINED, Admin
+from dispatcher.admin.api import Operations
+from dispatcher.admin.server import EXPLAINED_DECISIONS, Admin
+from dispatcher.admin.snapshot import Observer
+from dispatcher.admin.state import about
 from dispatcher.config import DEFAULT_POLICY_HINT, Config, PoolConfig, describe
 from dispatcher.core.policy import Forgetting, Policy, Recorder, Remembering, Sharing
 from dispatcher.core.regret import RegretMeter
@@ -40,11 +43,11 @@ from dispatcher.proxy.outlier_detection import PoolHealth
 from dispatcher.reload import Plan
 from dispatcher.settings import Settings
 from dispatcher.telemetry.access_log import AccessLog
-from dispatcher.telemetry.decisions import Rows
-from dispatcher.telemetry.decisions_jsonl import JsonLines
-from dispatcher.telemetry.metrics import LearningCollector, PrometheusRecorder
-from dispatcher.telemetry.process_metrics import Itself
+from dispatcher.telemetry.decisions import DecisionFile, DecisionLog
+from dispatcher.telemetry.metrics import PrometheusRecorder
+from dispatcher.telemetry.process_metrics import ProcessMetrics
 from dispatcher.telemetry.shadow import Shadows
+from dispatcher.telemetry.writer import LineWriter
 
 if TYPE_CHECKING:
     from dispatcher.telemetry.tracing import OpenTelemetry
@@ -82,17 +85,17 @@ class Service:
         self._known = self._recall()
         self._begin_with_known(plan.policy)
         self.meter = RegretMeter(plan.policy)
-        self.rows = Rows(plan.policy, self.meter, keep=EXPLAINED)
+        self.decision_log = DecisionLog(plan.policy, self.meter, keep=EXPLAINED_DECISIONS)
         self.recorder = PrometheusRecorder(self.registry, plan.policy, self._notify)
         self.shadows = Shadows()
-        recorders: list[Recorder] = [self.meter, self.rows, self.recorder, self.shadows]
-        self.lines: JsonLines | None = None
+        recorders: list[Recorder] = [self.meter, self.decision_log, self.recorder, self.shadows]
+        self.decision_file: DecisionFile | None = None
         if config.rows:
             try:
-                self.lines = JsonLines(Path(config.rows), self.rows)
+                self.decision_file = DecisionFile(Path(config.rows), self.decision_log)
             except OSError as error:
                 raise StartError(f"rows: cannot write {config.rows}: {error.strerror}") from error
-            recorders.append(self.lines)
+            recorders.append(self.decision_file)
         settings = config.settings
         queue = Queue(settings.queue.size, settings.queue.timeout)
         self.router = Router(plan.policy, [*recorders, queue], infer=True)
@@ -112,26 +115,38 @@ class Service:
         self._spans = self._tracing()
         forwarder.spans = self._spans
         self.server = Server(forwarder, plan.server_tls)
-        collector = LearningCollector(
-            lambda: self.router.policy,
-            self.router.fleet,
-            lambda: health.specs,
-            self.meter,
-            self.clock,
-            self.shadows.all,
-        )
-        self.registry.register(collector)
-        self.admin = Admin(self.server, self.meter, self.rows, self.registry, collector, self.clock, self, config.token)
-        self.itself = Itself(self.registry, __version__)
-        self.itself.policy(config.policy.name, plan.policy)
+        self.admin = self._admin(queue)
+        self.process_metrics = ProcessMetrics(self.registry, __version__)
+        self.process_metrics.set_policy(config.policy.name, plan.policy)
         self.shared: SharedLearning | None = None
         if config.shared_at:
             self.shared = SharedLearning(
                 config.shared_at, config.state_name, lambda: self.router.policy, self.registry, self._forgotten
             )
-        Gauge("lased_queue_length", "Requests that wait for room in a pool.", registry=self.registry).set_function(
-            lambda: len(queue)
+
+    def _admin(self, queue: Queue) -> Admin:
+        observer = Observer(
+            server=self.server,
+            router=self.router,
+            health=self.health,
+            queue=queue,
+            meter=self.meter,
+            decision_log=self.decision_log,
+            shadows=self.shadows,
+            clock=self.clock,
+            configured_policy=lambda: (self.config.policy.name, self.config.policy.options),
         )
+        operations = Operations(
+            about=lambda: about(observer.snapshot()),
+            pools=self.pools,
+            add_pool=self.add_pool,
+            remove_pool=self.remove_pool,
+            drain_pool=self.drain_pool,
+            forget_pool=self.forget_pool,
+            set_policy=self.set_policy,
+            reload=self.reload,
+        )
+        return Admin(observer, self.registry, operations, self.config.token)
 
     def _tracing(self) -> OpenTelemetry | None:
         if not self.config.tracing.endpoint:
@@ -185,7 +200,7 @@ class Service:
         if shadows_change:
             self.shadows.replace(plan.shadows, self.router.fleet)
         if policy_changes:
-            self.itself.policy(config.policy.name, plan.policy)
+            self.process_metrics.set_policy(config.policy.name, plan.policy)
         self.prober.follow()
 
     def _switch(self, policy: Policy, specs: dict[str, PoolSpec]) -> None:
@@ -219,11 +234,11 @@ class Service:
                 self.take_over(config, forgive=True)
         except DispatcherError as error:
             log.error("reload_refused", reason=str(error))
-            self.itself.reloaded(False)
+            self.process_metrics.set_reload_succeeded(False)
             raise
         log.info("reloaded", policy=self.config.policy.name, pools=[pool.name for pool in self.config.pools])
         self._warn_about_first_episode()
-        self.itself.reloaded(True)
+        self.process_metrics.set_reload_succeeded(True)
 
     def _reload(self) -> None:
         with contextlib.suppress(DispatcherError):  # told already; what was goes on
@@ -238,19 +253,7 @@ class Service:
         self.take_over(config)
         log.info("amended", changed=sorted(changes))
 
-    # -- net.control.Control
-
-    def about(self) -> dict[str, Any]:
-        policy = self.config.policy
-        return {
-            "version": __version__,
-            "policy": {"name": policy.name, "options": policy.options},
-            "shadow": [
-                {"policy": each.name, "decisions": each.decisions.total(), "disagreements": each.disagreements,
-                 "regret": each.meter.total if each.meter.known else None, "errors": each.faults}
-                for each in self.shadows.all()
-            ],
-        }  # fmt: skip
+    # -- admin.api.Operations
 
     def pools(self) -> list[dict[str, Any]]:
         return [pool.model_dump() for pool in self.config.pools]
@@ -373,7 +376,7 @@ class Service:
                     self._watch_episodes,
                     self._write_files,
                     self._keep_state,
-                    self.admin.live.take_pictures,
+                    self.admin.dashboard.sample_forever,
                 )
             ]
             self.prober.follow()
@@ -393,9 +396,9 @@ class Service:
             self._save_state()
             if self.shared is not None:
                 await self.shared.close()
-            for key, file in self._files:
+            for key, writer in self._writers:
                 try:
-                    file.close()
+                    writer.close()
                 except OSError as error:
                     log.error("not_written", key=key, error=error.strerror)
             if self._spans is not None:
@@ -420,13 +423,13 @@ class Service:
             await asyncio.wait([drained, second], return_when=asyncio.FIRST_COMPLETED)
             for job in (drained, second):
                 job.cancel()
-            log.info("stopped", decisions=self.rows.count)
+            log.info("stopped", decisions=self.decision_log.count)
 
     async def _watch_lag(self) -> None:
         while True:
             before = self.clock()
             await asyncio.sleep(LAG_EVERY)
-            self.itself.late(self.clock() - before - LAG_EVERY)
+            self.process_metrics.observe_lag(self.clock() - before - LAG_EVERY)
 
     def _warn_about_first_episode(self) -> None:
         policy = self.router.policy
@@ -441,16 +444,16 @@ class Service:
                 log.warning("episode_is_long", reason=warning)
 
     @property
-    def _files(self) -> list[tuple[str, JsonLines | AccessLog]]:
-        """What is written now and then, by the key that asks for it."""
-        both = (("rows", self.lines), ("access_log.path", self.access_log))
-        return [(key, file) for key, file in both if file is not None]
+    def _writers(self) -> list[tuple[str, LineWriter[Any]]]:
+        """The files that are written now and then, by the configuration key of each."""
+        files = (("rows", self.decision_file), ("access_log.path", self.access_log))
+        return [(key, file.writer) for key, file in files if file is not None]
 
     async def _write_files(self) -> None:
-        while self._files:
+        while self._writers:
             await asyncio.sleep(FLUSH_EVERY)
-            for key, file in self._files:
+            for key, writer in self._writers:
                 try:
-                    file.flush()
+                    writer.flush()
                 except OSError as error:
                     log.error("not_written", key=key, error=error.strerror)

@@ -96,7 +96,7 @@ async def families():
     for policy in ("curve", "lased", "exp3_ix"):  # one that learns capacities, one that learns rates, one that draws
         service = Service(Config.model_validate({"pools": pools, "shadow": ["jsq"], "policy": {"name": policy}}))
         service.router.complete(service.router.route(Job(1), 0.0), 0.0, Outcome.CANCELLED)
-        service.admin._collector.refresh()
+        service.admin.refresh_metrics()
         declared = {
             each._name: each._labelnames for each in service.registry._collector_to_names if hasattr(each, "_name")
         }

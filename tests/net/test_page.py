@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from rich.console import Console
 
-from dispatcher.admin.dashboard import MOST, policy
+from dispatcher.admin.dashboard import MAX_VIEWERS, content_security_policy
 from dispatcher.top import picture
 from tests.net.harness import answer_ok, front, get
 
@@ -53,7 +53,7 @@ async def test_the_stream_tells_the_past_and_then_the_present():
 
 async def test_pages_are_bounded_and_their_places_come_free():
     async with front() as f, aiohttp.ClientSession() as session:
-        streams = [await session.get(f"{address(f)}/events") for _ in range(MOST)]
+        streams = [await session.get(f"{address(f)}/events") for _ in range(MAX_VIEWERS)]
         async with session.get(f"{address(f)}/events") as refused:
             assert refused.status == 503
         for stream in streams:
@@ -71,8 +71,8 @@ async def test_the_page_may_load_nothing_but_its_own_data():
         html, rules = await answer.text(), answer.headers["Content-Security-Policy"]
     assert rules.startswith("default-src 'none'; script-src 'sha256-")
     assert "unsafe" not in rules
-    assert policy(html) == rules
-    assert policy(html.replace("follow();", "evil();", 1)) != rules, "another script is another hash"
+    assert content_security_policy(html) == rules
+    assert content_security_policy(html.replace("follow();", "evil();", 1)) != rules, "another script is another hash"
     assert not re.search(r'(src|href)="(?!/)', html), "nothing from elsewhere"
     assert " style=" not in html
     assert " on" not in re.sub(r"<script>.*</script>", "", html, flags=re.DOTALL).replace(" on ", "")

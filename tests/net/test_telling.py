@@ -65,9 +65,9 @@ def test_nobody_can_take_ours_away(nominated):
 
 def written(f):
     """What was logged is in the file now."""
-    assert f.service.access_log.wait_idle()
-    f.service.access_log.flush()
-    assert f.service.access_log.wait_idle()
+    assert f.service.access_log.writer.wait_idle()
+    f.service.access_log.writer.flush()
+    assert f.service.access_log.writer.wait_idle()
 
 
 def entries(path):
@@ -122,7 +122,7 @@ async def test_it_says_who_ended_what_did_not_end_well(tmp_path):
         await f.ask(b"GET x HTTP/1.1\r\nHost: a\r\n\r\n")
         f.service.drain_pool("p0", True)
         await f.ask(get("/closed"))
-        await eventually(lambda: len(f.service.access_log._writer._waiting) == 6)
+        await eventually(lambda: len(f.service.access_log.writer) == 6)
         written(f)
         assert [(each["status"], each["ended_by"], each["error"]) for each in entries(path)] == [
             (499, "client", None),
