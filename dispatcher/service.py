@@ -33,7 +33,7 @@ from dispatcher.persistence.redis_sync import SharedLearning
 from dispatcher.platform.clock import make_clock
 from dispatcher.platform.sockets import Address, inherited, parse_address
 from dispatcher.platform.systemd import Notifier
-from dispatcher.platform.tls import load as load_certificate
+from dispatcher.platform.tls import load_certificate
 from dispatcher.proxy.admission_queue import Queue
 from dispatcher.proxy.connection_pool import Upstream
 from dispatcher.proxy.context import Forwarder
