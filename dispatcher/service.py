@@ -34,14 +34,14 @@ from dispatcher.platform.clock import make_clock
 from dispatcher.platform.sockets import Address, inherited, parse_address
 from dispatcher.platform.systemd import Notifier
 from dispatcher.platform.tls import load_certificate
-from dispatcher.proxy.admission_queue import Queue
-from dispatcher.proxy.connection_pool import Upstream
-from dispatcher.proxy.context import Forwarder
-from dispatcher.proxy.health_checks import Prober
-from dispatcher.proxy.listener import Server
+from dispatcher.proxy.admission_queue import AdmissionQueue
+from dispatcher.proxy.connection_pool import ConnectionPool
+from dispatcher.proxy.context import ProxyContext
+from dispatcher.proxy.health_checks import HealthChecks
+from dispatcher.proxy.listener import Listener
 from dispatcher.proxy.outlier_detection import PoolHealth
 from dispatcher.reload import Plan
-from dispatcher.settings import Settings
+from dispatcher.settings import LiveSettings, Settings
 from dispatcher.telemetry.access_log import AccessLog
 from dispatcher.telemetry.decisions import DecisionFile, DecisionLog
 from dispatcher.telemetry.metrics import PrometheusRecorder
@@ -96,25 +96,32 @@ class Service:
             except OSError as error:
                 raise StartError(f"rows: cannot write {config.rows}: {error.strerror}") from error
             recorders.append(self.decision_file)
-        settings = config.settings
-        queue = Queue(settings.queue.size, settings.queue.timeout)
+        self.settings = settings = LiveSettings(config.settings)
+        queue = AdmissionQueue(settings)
         self.router = Router(plan.policy, [*recorders, queue], infer=True)
         self.shadows.replace(plan.shadows, self.router.fleet)
-        self.health = health = PoolHealth(self.router, settings.health, self.recorder, self.clock)
-        self.upstreams: dict[str, Upstream] = {}
+        self.health = health = PoolHealth(self.router, settings, self.recorder, self.clock)
+        self.pool_connections: dict[str, ConnectionPool] = {}
         self._paths: dict[str, str] = {}
         for pool in config.pools:
-            self._join(pool, plan, settings)
-        self.prober = Prober(health, self.upstreams, self._paths, stream(secrets.randbits(32), "probes"))
+            self._join(pool, plan)
+        self.health_checks = HealthChecks(
+            health, settings, self.pool_connections, self._paths, stream(secrets.randbits(32), "probes")
+        )
         name = f"{secrets.token_hex(4)}.lased-dispatcher".encode()  # two in a row must not look like a loop
-        forwarder = Forwarder(self.router, self.upstreams, health, self.recorder, self.clock, settings, queue, name)
+        self.context = context = ProxyContext(
+            self.router, self.pool_connections, health, self.recorder, self.clock, settings, queue, name
+        )
         self.access_log = (
             AccessLog(config.access_log.path, config.access_log.format) if config.access_log.path else None
         )
-        forwarder.log = self.access_log
+        if self.access_log is not None:
+            context.on_finished = self.access_log.log_request
+            context.on_unreadable = self.access_log.log_unreadable
         self._spans = self._tracing()
-        forwarder.spans = self._spans
-        self.server = Server(forwarder, plan.server_tls)
+        if self._spans is not None:
+            context.begin_span = self._spans.begin
+        self.listener = Listener(context, plan.server_tls)
         self.admin = self._admin(queue)
         self.process_metrics = ProcessMetrics(self.registry, __version__)
         self.process_metrics.set_policy(config.policy.name, plan.policy)
@@ -124,9 +131,9 @@ class Service:
                 config.shared_at, config.state_name, lambda: self.router.policy, self.registry, self._forgotten
             )
 
-    def _admin(self, queue: Queue) -> Admin:
+    def _admin(self, queue: AdmissionQueue) -> Admin:
         observer = Observer(
-            server=self.server,
+            listener=self.listener,
             router=self.router,
             health=self.health,
             queue=queue,
@@ -159,16 +166,16 @@ class Service:
 
     # -- the configuration in force, and another one in its place
 
-    def _join(self, pool: PoolConfig, plan: Plan, settings: Settings) -> None:
-        self.health.watch(pool.spec, pool.drained)
+    def _join(self, pool: PoolConfig, plan: Plan) -> None:
+        self.health.add(pool.spec, pool.drained)
         self._paths[pool.name] = pool.health_path
-        self._connect(pool, plan, settings)
+        self._connect(pool, plan)
 
-    def _connect(self, pool: PoolConfig, plan: Plan, settings: Settings) -> None:
+    def _connect(self, pool: PoolConfig, plan: Plan) -> None:
         def failed(reason: str) -> None:
             log.warning("name_not_resolved", pool=pool.name, reason=reason)
 
-        self.upstreams[pool.name] = Upstream(pool.name, plan.targets[pool.name], settings.timeouts, failed)
+        self.pool_connections[pool.name] = ConnectionPool(pool.name, plan.targets[pool.name], self.settings, failed)
 
     def take_over(self, config: Config, forgive: bool = False) -> None:
         """Go on with another configuration: pools, policy, limits. No request is lost and no count reset; pools are
@@ -184,24 +191,23 @@ class Service:
             self._switch(plan.policy, {pool.name: pool.spec for pool in config.pools})
         self.config = config
         self._set(config.settings)
-        if plan.server_tls is not None and self.server.tls is not None:
-            load_certificate(self.server.tls, config.tls.certificate, config.tls.key)
+        if plan.server_tls is not None and self.listener.tls is not None:
+            load_certificate(self.listener.tls, config.tls.certificate, config.tls.key)
         for pool in config.pools:
             if pool.name not in before:
-                self._join(pool, plan, config.settings)
+                self._join(pool, plan)
                 continue
             self._paths[pool.name] = pool.health_path
-            upstream = self.upstreams[pool.name]
-            upstream.timeouts = config.settings.timeouts
-            if plan.targets[pool.name] != upstream.target:
-                upstream.retire()
-                self._connect(pool, plan, config.settings)
+            connections = self.pool_connections[pool.name]
+            if plan.targets[pool.name] != connections.target:
+                connections.retire()
+                self._connect(pool, plan)
             self.health.change(pool.spec, pool.drained, forgive)
         if shadows_change:
             self.shadows.replace(plan.shadows, self.router.fleet)
         if policy_changes:
             self.process_metrics.set_policy(config.policy.name, plan.policy)
-        self.prober.follow()
+        self.health_checks.pools_changed()
 
     def _switch(self, policy: Policy, specs: dict[str, PoolSpec]) -> None:
         self._remember()
@@ -212,16 +218,13 @@ class Service:
         self.router.switch(policy, self.clock(), specs)
 
     def _leave(self, pool: str) -> None:
-        self.health.forget(pool)
+        self.health.remove(pool)
         self._paths.pop(pool)
-        self.upstreams.pop(pool).retire()
+        self.pool_connections.pop(pool).retire()
 
     def _set(self, settings: Settings) -> None:
-        forwarder = self.server.forwarder
-        forwarder.settings = settings
-        forwarder.budget.settings = settings.retry
-        forwarder.queue.size, forwarder.queue.timeout = settings.queue.size, settings.queue.timeout
-        self.health.configure(settings.health)
+        self.settings.replace(settings)
+        self.health.settings_changed()
 
     def reload(self) -> None:
         """Read the configuration again and take it over. Raises ConfigError, StartError, with nothing changed."""
@@ -368,7 +371,7 @@ class Service:
                 await self.shared.begin()
                 jobs.append(asyncio.create_task(self.shared.run()))
             admin = await self.admin.listen(parse_address(self.config.admin), share, given.get("admin"))
-            service = await self.server.listen(parse_address(self.config.listen), share, given.get("listen"))
+            service = await self.listener.listen(parse_address(self.config.listen), share, given.get("listen"))
             jobs += [
                 asyncio.create_task(job())
                 for job in (
@@ -379,7 +382,7 @@ class Service:
                     self.admin.dashboard.sample_forever,
                 )
             ]
-            self.prober.follow()
+            self.health_checks.pools_changed()
             jobs.append(asyncio.create_task(self.manager.watch()))
             for job in jobs:
                 job.add_done_callback(_report_failure)
@@ -390,8 +393,8 @@ class Service:
             for job in jobs:
                 job.cancel()
             await asyncio.gather(*jobs, return_exceptions=True)
-            await self.prober.close()
-            await self.server.cut()
+            await self.health_checks.close()
+            await self.listener.cut()
             await self.admin.close()
             self._save_state()
             if self.shared is not None:
@@ -418,7 +421,7 @@ class Service:
             log.info("started", policy=self.config.policy.name, pools=[pool.name for pool in self.config.pools], **hint)
             log.info("draining", signal=await signals.get(), deadline=self.config.settings.timeouts.drain)
             self.manager.stopping()
-            drained = asyncio.create_task(self.server.drain())
+            drained = asyncio.create_task(self.listener.drain())
             second = asyncio.create_task(signals.get())
             await asyncio.wait([drained, second], return_when=asyncio.FIRST_COMPLETED)
             for job in (drained, second):

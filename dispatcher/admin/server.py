@@ -105,10 +105,10 @@ class Admin:
 
     async def _get_readyz(self, request: web.Request) -> web.Response:
         """Answer with status 200 if some pool is usable and the service is not draining, else 503."""
-        server = self._observer.server
-        if server.ready:
+        listener = self._observer.listener
+        if listener.ready:
             return web.Response(text="ready\n")
-        return web.Response(status=503, text="draining\n" if server.draining else "no pool is usable\n")
+        return web.Response(status=503, text="draining\n" if listener.draining else "no pool is usable\n")
 
     async def _get_state(self, request: web.Request) -> web.Response:
         """Return the present state as JSON."""

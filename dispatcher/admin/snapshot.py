@@ -16,8 +16,8 @@ from dispatcher.core.policy import Drawing, Estimate, Learner, is_curve
 from dispatcher.core.regret import Cause, RegretMeter
 from dispatcher.core.router import Router
 from dispatcher.core.types import Interval, PoolSpec
-from dispatcher.proxy.admission_queue import Queue
-from dispatcher.proxy.listener import Server
+from dispatcher.proxy.admission_queue import AdmissionQueue
+from dispatcher.proxy.listener import Listener
 from dispatcher.proxy.outlier_detection import PoolHealth
 from dispatcher.telemetry.decisions import DecisionLog, DecisionRecord
 from dispatcher.telemetry.shadow import Shadow, Shadows
@@ -154,10 +154,10 @@ class Observer:
     configured_policy: returns name and options of the configured policy.
     """
 
-    server: Server
+    listener: Listener
     router: Router
     health: PoolHealth
-    queue: Queue
+    queue: AdmissionQueue
     meter: RegretMeter
     decision_log: DecisionLog
     shadows: Shadows
@@ -173,7 +173,7 @@ class Observer:
             options=options,
             decisions=self.decision_log.count,
             queue_length=len(self.queue),
-            draining=self.server.draining,
+            draining=self.listener.draining,
             episode=self._episode(learner) if learner else None,
             regret=_regret(self.meter) if self.meter.known else None,
             pools=self._pools(learner),
@@ -206,7 +206,7 @@ class Observer:
                 in_flight=fleet.count(spec.id),
                 routed=routed[spec.id],
                 health=health.verdict(spec.id),
-                receives_requests=health.is_in(spec.id),
+                receives_requests=health.is_routable(spec.id),
                 estimate=_estimate(estimates[spec.id]) if spec.id in estimates else None,
                 rate_in_use=learner.rate(spec.id) if learner and spec.id in fleet else None,
                 probability=probabilities.get(spec.id),

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from dispatcher.core.evidence import plausible_service_time
 from dispatcher.core.fleet import Fleet, Pool, View
 from dispatcher.core.policy import Policy, Recorder, RejectionLearner, join_observer
 from dispatcher.core.service_times import ServiceClock
@@ -18,7 +19,6 @@ from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outc
 from dispatcher.errors import ConfigError, InternalError, NoPoolAvailable, PolicyError, PoolsFull
 
 NOTHING: frozenset[str] = frozenset()
-SLACK = 1e-3  # seconds by which a pool's own word may exceed what was seen: clocks are not the same
 REMEMBERED = 256  # pools whose service clocks are kept, at the most, beside those that are there
 
 
@@ -117,8 +117,7 @@ class Router:
         pool, served = ticket.pool, outcome is Outcome.OK
         teaches = teaches and served
         self.fleet.close_one(pool)
-        if service_time is not None and not 0 < service_time <= now - ticket.routed_at + SLACK:
-            service_time = None
+        service_time = plausible_service_time(service_time, now - ticket.routed_at)
         if self._clocks is not None:
             told = service_time is not None or not teaches
             inferred = self._clock(pool).departed(ticket, now, served, told)

@@ -58,9 +58,9 @@ class AccessLog:
         except OSError as error:
             raise StartError(f"access_log.path: {self._path}: {error.strerror}") from error
 
-    def over(self, exchange: Exchange) -> None:
+    def log_request(self, exchange: Exchange) -> None:
         """Log a request that has ended, successfully or not."""
-        request, ticket = exchange.request, exchange.last
+        request, ticket = exchange.request, exchange.last_ticket
         entry: Entry = {
             "time": wall(),
             "client": exchange.peer.address.decode(),
@@ -69,14 +69,14 @@ class AccessLog:
             "host": (request.host or b"").decode("latin1"),
             "version": f"1.{request.minor}",
             "status": exchange.status,
-            "bytes": exchange.sent,
+            "bytes": exchange.response_bytes,
             "response_time": round(exchange.ended_at - exchange.began_at, 6),
-            "service_time": exchange.reported,
+            "service_time": exchange.reported_service_time,
             "pool": exchange.pool or None,
             "phase": ticket.decision.phase.value if ticket is not None else None,
             "retries": exchange.retries,
             "ended_by": exchange.ended_by,
-            "error": exchange.fault.reason if exchange.fault is not None else None,
+            "error": exchange.error.reason if exchange.error is not None else None,
         }
         for name, value in request.headers:
             field = LOGGED_HEADERS.get(name.lower())
@@ -84,7 +84,7 @@ class AccessLog:
                 entry[field] = value.decode("latin1")
         self.writer.put(entry)
 
-    def refused(self, peer: Peer, error: RequestError) -> None:
+    def log_unreadable(self, peer: Peer, error: RequestError) -> None:
         """Log client data that could not be parsed as a request."""
         entry = {"time": wall(), "client": peer.address.decode(), "status": error.status}
         self.writer.put(entry | {"ended_by": "dispatcher", "error": error.reason})

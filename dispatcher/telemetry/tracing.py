@@ -33,7 +33,7 @@ class RequestSpan:
 
     def end(self, exchange: Exchange) -> None:
         """Set the attributes of the finished request and end the span."""
-        span, ticket = self._span, exchange.last
+        span, ticket = self._span, exchange.last_ticket
         span.set_attribute("http.response.status_code", exchange.status)
         span.set_attribute("lased.pool", exchange.pool)
         span.set_attribute("lased.retries", exchange.retries)
@@ -41,7 +41,7 @@ class RequestSpan:
             span.set_attribute("lased.phase", ticket.decision.phase.value)
             span.set_attribute("lased.in_flight", ticket.found)
         if exchange.status >= 500:
-            span.set_status(trace.StatusCode.ERROR, exchange.fault.reason if exchange.fault else "")
+            span.set_status(trace.StatusCode.ERROR, exchange.error.reason if exchange.error else "")
         span.end()
 
 
