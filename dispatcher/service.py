@@ -21,7 +21,7 @@ from dispatcher.admin.server import EXPLAINED_DECISIONS, Admin
 from dispatcher.admin.snapshot import Observer
 from dispatcher.admin.state import about
 from dispatcher.config import DEFAULT_POLICY_HINT, Config, PoolConfig, describe
-from dispatcher.core.policy import Forgetting, Policy, Recorder, Remembering, Sharing
+from dispatcher.core.policy import BasePolicy, Recorder
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.rng import stream
 from dispatcher.core.router import Router
@@ -80,7 +80,7 @@ class Service:
         self.manager = Notifier(os.environ, lambda reason: log.warning("manager_not_told", reason=reason))
         self.registry = CollectorRegistry()
         plan = Plan(config)
-        if config.state_file and not isinstance(plan.policy, Remembering):
+        if config.state_file and plan.policy.state_kind is None:
             raise ConfigError(f"state_file: policy {config.policy.name!r} learns nothing that could be kept")
         self._known = self._recall()
         self._begin_with_known(plan.policy)
@@ -209,12 +209,11 @@ class Service:
             self.process_metrics.set_policy(config.policy.name, plan.policy)
         self.health_checks.pools_changed()
 
-    def _switch(self, policy: Policy, specs: dict[str, PoolSpec]) -> None:
+    def _switch(self, policy: BasePolicy, specs: dict[str, PoolSpec]) -> None:
         self._remember()
         self._begin_with_known(policy)
-        before = self.router.policy
-        if self.shared is not None and isinstance(policy, Sharing) and isinstance(before, Sharing):
-            policy.reclaim(before.own())
+        if self.shared is not None:
+            policy.set_local_counts(self.router.policy.local_counts())
         self.router.switch(policy, self.clock(), specs)
 
     def _leave(self, pool: str) -> None:
@@ -272,12 +271,12 @@ class Service:
 
     def forget_pool(self, name: str) -> None:
         policy = self.router.policy
-        if not isinstance(policy, Forgetting):
+        if policy.state_kind is None:
             raise ConfigError(f"policy {self.config.policy.name!r} learns nothing that could be forgotten")
-        policy.forget(name)
+        policy.reset_pool(name)
         self._forgotten(name)
         if self.shared is not None:
-            self.shared.forget(name)
+            self.shared.reset_pool(name)
         log.info("pool_forgotten", pool=name)
 
     def _forgotten(self, pool: str) -> None:
@@ -310,14 +309,14 @@ class Service:
             return {}
         return known
 
-    def _begin_with_known(self, policy: Policy) -> None:
+    def _begin_with_known(self, policy: BasePolicy) -> None:
         """Hand to a policy what is known of its kind, and log what was restored from the file."""
-        if not isinstance(policy, Remembering):
+        if policy.state_kind is None:
             return
         known = self._known.get(policy.state_kind, {})
         others = [kind for kind, pools in self._known.items() if pools and kind != policy.state_kind]
         try:
-            policy.recall(known)
+            policy.set_state(known)
         except ConfigError as error:
             log.warning("state_ignored", reason=f"state_file {self.config.state_file}: {error}")
             return
@@ -335,9 +334,9 @@ class Service:
 
     def _remember(self) -> None:
         policy = self.router.policy
-        if isinstance(policy, Remembering):
+        if policy.state_kind is not None:
             known = self._known.setdefault(policy.state_kind, {})
-            for name, learned in policy.remember().items():
+            for name, learned in policy.get_state().items():
                 known.pop(name, None)  # the latest stand at the end
                 known[name] = learned
             for name in list(known)[:-REMEMBERED]:

@@ -33,11 +33,10 @@ class SnapshotCollector(Collector):
         yield GaugeMetricFamily("lased_queue_length", "Requests that wait for a pool.", snapshot.queue_length)
         yield from _pools(snapshot.pools)
         yield from _regret(snapshot)
-        if snapshot.episode is not None:
-            yield from _estimates({p.spec.id: p.estimate for p in snapshot.pools if p.estimate is not None})
-            yield from _probabilities(snapshot.pools)
-            text = "Age of the open episode; 0 between episodes."
-            yield GaugeMetricFamily("lased_episode_open_seconds", text, snapshot.episode.open_seconds)
+        yield from _estimates({p.spec.id: p.estimate for p in snapshot.pools if p.estimate is not None})
+        yield from _probabilities(snapshot.pools)
+        text = "Age of the open episode; 0 between episodes."
+        yield GaugeMetricFamily("lased_episode_open_seconds", text, snapshot.episode.open_seconds)
         if snapshot.shadows:
             yield from _shadows(snapshot.shadows)
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from dispatcher.core.plane import decision_plane
-from dispatcher.core.policy import Drawing, Estimate, Learner, is_curve
+from dispatcher.admin.plane import decision_plane
+from dispatcher.core.estimate import CapacityEstimate, Estimate
+from dispatcher.core.policy import BasePolicy
 from dispatcher.core.regret import Cause, RegretMeter
 from dispatcher.core.router import Router
 from dispatcher.core.types import Interval, PoolSpec
@@ -131,7 +132,6 @@ class Snapshot:
     decisions: number of decisions since the start.
     queue_length: requests that wait for a pool.
     draining: True once the service shuts down.
-    episode: None if the policy learns nothing.
     regret: None if a true rate is unknown.
     pools: the configured pools, in the order of the configuration.
     """
@@ -141,7 +141,7 @@ class Snapshot:
     decisions: int
     queue_length: int
     draining: bool
-    episode: EpisodeSnapshot | None
+    episode: EpisodeSnapshot
     regret: RegretSnapshot | None
     pools: tuple[PoolSnapshot, ...]
     shadows: tuple[ShadowSnapshot, ...]
@@ -166,7 +166,6 @@ class Observer:
 
     def snapshot(self) -> Snapshot:
         policy = self.router.policy
-        learner = policy if isinstance(policy, Learner) else None
         name, options = self.configured_policy()
         return Snapshot(
             policy=name,
@@ -174,9 +173,9 @@ class Observer:
             decisions=self.decision_log.count,
             queue_length=len(self.queue),
             draining=self.listener.draining,
-            episode=self._episode(learner) if learner else None,
+            episode=self._episode(policy),
             regret=_regret(self.meter) if self.meter.known else None,
-            pools=self._pools(learner),
+            pools=self._pools(policy),
             shadows=tuple(map(_shadow, self.shadows.all())),
         )
 
@@ -191,15 +190,14 @@ class Observer:
         """Return the last decisions, newest first; None returns all that are kept."""
         return list(islice(reversed(self.decision_log.records), count))
 
-    def _episode(self, learner: Learner) -> EpisodeSnapshot:
-        episode = learner.episode
+    def _episode(self, policy: BasePolicy) -> EpisodeSnapshot:
+        episode = policy.episode
         age = self.clock() - episode.began_at if episode.began_at is not None else 0.0
         return EpisodeSnapshot(episode.number, episode.arrivals, episode.explored, age)
 
-    def _pools(self, learner: Learner | None) -> tuple[PoolSnapshot, ...]:
+    def _pools(self, policy: BasePolicy) -> tuple[PoolSnapshot, ...]:
         fleet, health, routed = self.router.fleet, self.health, self.decision_log.routed
-        estimates = learner.estimates() if learner else {}
-        probabilities: Mapping[str, float] = learner.probabilities() if isinstance(learner, Drawing) else {}
+        estimates, probabilities = policy.estimates(), policy.probabilities()
         return tuple(
             PoolSnapshot(
                 spec=spec,
@@ -208,7 +206,7 @@ class Observer:
                 health=health.verdict(spec.id),
                 receives_requests=health.is_routable(spec.id),
                 estimate=_estimate(estimates[spec.id]) if spec.id in estimates else None,
-                rate_in_use=learner.rate(spec.id) if learner and spec.id in fleet else None,
+                rate_in_use=policy.rate(spec.id) if spec.id in fleet else None,
                 probability=probabilities.get(spec.id),
             )
             for spec in health.specs
@@ -217,7 +215,7 @@ class Observer:
 
 def _estimate(estimate: Estimate) -> EstimateSnapshot:
     curve = None
-    if is_curve(estimate):
+    if isinstance(estimate, CapacityEstimate):
         curve = CurveSnapshot(estimate.service_seconds, estimate.capacity, estimate.throughput)
     return EstimateSnapshot(Interval(estimate.rate, *estimate.interval), estimate.observations, curve)
 

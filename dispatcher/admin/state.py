@@ -31,7 +31,7 @@ def state_of(snapshot: Snapshot, plane: State | None) -> State:
         "draining": snapshot.draining,
         "regret": _regret(snapshot.regret) if snapshot.regret else None,
         "plane": plane,
-        "episode": _episode(snapshot.episode) if snapshot.episode else None,
+        "episode": _episode(snapshot.episode),
         "pools": list(map(_pool, snapshot.pools)),
     }
 

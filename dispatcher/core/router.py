@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from dispatcher.core.evidence import plausible_service_time
 from dispatcher.core.fleet import Fleet, Pool, View
-from dispatcher.core.policy import Policy, Recorder, RejectionLearner, join_observer
+from dispatcher.core.policy import Policy, Recorder, as_policy
 from dispatcher.core.service_times import ServiceClock
 from dispatcher.core.slow_start import Ramp
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, PoolSpec, Report, Ticket
@@ -31,8 +31,8 @@ class Router:
 
     def __init__(self, policy: Policy, recorders: Iterable[Recorder] = (), infer: bool = False) -> None:
         self.fleet = Fleet()
-        self.policy = policy
-        self._request_joined = join_observer(policy)
+        self.policy = as_policy(policy)
+        self._request_joined = self.policy.request_joined
         self._recorders = tuple(recorders)
         self._clocks: dict[str, ServiceClock] | None = {} if infer else None
 
@@ -42,7 +42,7 @@ class Router:
     @property
     def learns_rejections(self) -> bool:
         """The policy wants to hear of pools that take no more, so nobody is to keep these from it."""
-        return isinstance(self.policy, RejectionLearner)
+        return self.policy.learns_rejections
 
     def route(self, job: Job, now: float, exclude: frozenset[str] = NOTHING, sent: bool = True) -> Ticket:
         """Choose a pool and join it.
@@ -160,10 +160,11 @@ class Router:
 
         specs: how pools are to be described to it, where that is about to change. Raises ConfigError where it refuses
         one; the old policy then goes on."""
+        policy = as_policy(policy)
         for pool in self.fleet.pools:
             policy.adapt(Added(specs.get(pool.id, pool.spec)), self.fleet)
         self.policy = policy
-        self._request_joined = join_observer(policy)
+        self._request_joined = policy.request_joined
         for recorder in self._recorders:
             recorder.switched(policy, now)
 
@@ -178,7 +179,7 @@ class Router:
         return clock
 
     def _fault(self, verb: str, error: Exception, now: float) -> None:
-        fault = PolicyError(f"{type(self.policy).__name__}.{verb} broke its contract: {type(error).__name__}: {error}")
+        fault = PolicyError(f"{self.policy.name}.{verb} broke its contract: {type(error).__name__}: {error}")
         fault.__cause__ = error
         for recorder in self._recorders:
             recorder.faulted(fault, now)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dispatcher.core.policy import FleetView, Learner, Policy, PoolView, Recorder, Scoring
+from dispatcher.core.policy import BasePolicy, FleetView, PoolView, Recorder
 from dispatcher.core.regret import Cause, RegretMeter
 from dispatcher.core.types import Decision, Job, Phase
 from dispatcher.telemetry.writer import LineWriter
@@ -61,9 +61,8 @@ class DecisionLog(Recorder):
     keep: number of records to keep; None keeps all, as a simulation needs it.
     """
 
-    def __init__(self, policy: Learner, meter: RegretMeter, keep: int | None = None) -> None:
+    def __init__(self, policy: BasePolicy, meter: RegretMeter, keep: int | None = None) -> None:
         self._policy = policy
-        self._scoring = policy if isinstance(policy, Scoring) else None
         self._pools: tuple[PoolView, ...] = ()
         self._names: tuple[str, ...] = ()
         self._meter = meter
@@ -71,10 +70,8 @@ class DecisionLog(Recorder):
         self.count = 0
         self.routed: Counter[str] = Counter()  # decisions by pool
 
-    def switched(self, policy: Policy, now: float) -> None:
-        if isinstance(policy, Learner):
-            self._policy = policy
-            self._scoring = policy if isinstance(policy, Scoring) else None
+    def switched(self, policy: BasePolicy, now: float) -> None:
+        self._policy = policy
 
     def chosen(self, job: Job, decision: Decision, fleet: FleetView, now: float) -> None:
         self.count += 1
@@ -82,7 +79,7 @@ class DecisionLog(Recorder):
         pools = fleet.pools
         if pools is not self._pools:  # the fleet makes a new tuple at each change, so the names can be kept
             self._pools, self._names = pools, tuple(pool.id for pool in pools)
-        scoring, meter = self._scoring, self._meter
+        policy, meter = self._policy, self._meter
         record = DecisionRecord(
             self.count,
             now,
@@ -92,9 +89,9 @@ class DecisionLog(Recorder):
             decision.phase,
             meter.last,
             meter.total,
-            self._policy.episode.number,
-            scoring.rates(pools) if scoring is not None else tuple(map(self._policy.rate, self._names)),
-            scoring.scores(pools, now) if scoring is not None else (),
+            policy.episode.number,
+            policy.rates(pools),
+            policy.scores(pools, now),
         )
         self.records.append(record)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from dispatcher.core.episode import Episode
-from dispatcher.core.policy import FleetView, Learner, Policy, Recorder, RejectionLearner
+from dispatcher.core.policy import BasePolicy, FleetView, Recorder
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase
 from dispatcher.errors import RequestError
 
@@ -44,10 +44,10 @@ class PrometheusRecorder(Recorder):
     notify: called as notify(event, key=value, ...) for each event that an operator should see in the log.
     """
 
-    def __init__(self, registry: CollectorRegistry, policy: Policy, notify: Notify = _ignore) -> None:
+    def __init__(self, registry: CollectorRegistry, policy: BasePolicy, notify: Notify = _ignore) -> None:
         self._notify = notify
-        self._episode: Episode | None = None
-        self._follow(policy)
+        self._policy = policy
+        self._episode = policy.episode
         self._series: dict[str, _PoolSeries] = {}
         self._last_error: dict[str, str] = {}  # of the pools that fail at present
         self._states: dict[str, str] = {}  # of the pools, for the log
@@ -132,32 +132,27 @@ class PrometheusRecorder(Recorder):
         if series is not None:  # a removed pool may end a request after its series were dropped
             if done.service_time is not None:
                 series.service.observe(done.service_time)
-            if self._learns_rejections and done.accepted is False:
+            if self._policy.learns_rejections and done.accepted is False:
                 self._pool_rejections.labels(pool).inc()
             if done.report is not None and done.report.queue_depth is not None:
                 self._reported.labels(pool).set(done.report.queue_depth)
-        if self._learner is not None and self._learner.episode is not self._episode:
-            self._episode_ended(self._learner.episode)
+        if self._policy.episode is not self._episode:
+            self._episode_ended(self._policy.episode)
 
     def _episode_ended(self, current: Episode) -> None:
-        if self._episode is not None:
-            self._episodes.labels("true" if self._episode.explored else "false").inc()
-            self._episode_arrivals.observe(self._episode.arrivals)
+        self._episodes.labels("true" if self._episode.explored else "false").inc()
+        self._episode_arrivals.observe(self._episode.arrivals)
         self._episode = current
 
     def changed(self, change: Change, now: float) -> None:
         if isinstance(change, Added):
             self._create_series(change.spec.id)
 
-    def switched(self, policy: Policy, now: float) -> None:
-        self._follow(policy)
-        for pool in self._series if self._learns_rejections else ():
+    def switched(self, policy: BasePolicy, now: float) -> None:
+        self._policy = policy
+        self._episode = policy.episode
+        for pool in self._series if policy.learns_rejections else ():
             self._pool_rejections.labels(pool)
-
-    def _follow(self, policy: Policy) -> None:
-        self._learner = policy if isinstance(policy, Learner) else None
-        self._episode = self._learner.episode if self._learner else None
-        self._learns_rejections = isinstance(policy, RejectionLearner)
 
     def faulted(self, error: Exception, now: float) -> None:
         self._policy_errors.inc()
@@ -174,7 +169,7 @@ class PrometheusRecorder(Recorder):
             self._service.labels(pool),
             {phase: self._decisions.labels(pool, phase.value) for phase in Phase},
         )
-        if self._learns_rejections:
+        if self._policy.learns_rejections:
             self._pool_rejections.labels(pool)
 
     # -- proxy.events.Events

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
+from dispatcher.core.policy import BasePolicy
+
 LAG_BUCKETS_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0)
 
 
@@ -32,10 +34,10 @@ class ProcessMetrics:
             registry=registry,
         )
 
-    def set_policy(self, name: str, policy: object) -> None:
+    def set_policy(self, name: str, policy: BasePolicy) -> None:
         """Show this policy as the active one."""
         self._policy.clear()
-        self._policy.labels(name, getattr(policy, "ties", "none")).set(1)
+        self._policy.labels(name, policy.tie_rule).set(1)
 
     def set_reload_succeeded(self, succeeded: bool) -> None:
         self._reload.set(succeeded)

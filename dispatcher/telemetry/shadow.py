@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dispatcher.core.fleet import Fleet
-from dispatcher.core.policy import FleetView, Policy, Recorder, join_observer
+from dispatcher.core.policy import FleetView, Policy, Recorder, as_policy
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Ticket
 
@@ -26,10 +26,9 @@ class Shadow(Recorder):
 
     def __init__(self, name: str, policy: Policy, fleet: FleetView) -> None:
         self.name = name
-        self.policy = policy
+        self.policy = as_policy(policy)
         self.fleet = fleet
         self.meter = RegretMeter(policy)
-        self._request_joined = join_observer(policy)
         self.decisions: Counter[str] = Counter()  # by pool
         self.disagreements = 0
         self.faults = 0
@@ -41,8 +40,7 @@ class Shadow(Recorder):
         try:
             own = self.policy.choose(job, fleet, now)
             fleet[own.pool]  # raises KeyError unless the pool is open
-            if self._request_joined is not None:
-                self._request_joined(fleet[decision.pool], now)
+            self.policy.request_joined(fleet[decision.pool], now)
         except Exception:  # noqa: BLE001 - the policy may be any code, and it must not break a request
             self.faults += 1
             return
