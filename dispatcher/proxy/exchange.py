@@ -78,6 +78,7 @@ class Phase(Enum):
     DONE = auto()
 
 
+# In Python 3.11 the name of a module is looked up much faster than a member of an Enum.
 RECEIVED, QUEUED, CONNECTING, SENT, RESPONDING, TUNNEL, DONE = Phase
 
 

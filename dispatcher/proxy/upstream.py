@@ -36,6 +36,9 @@ class State(Enum):
     CLOSED = auto()
 
 
+IDLE, BUSY, TUNNEL, CLOSED = State
+
+
 class Requester(Protocol):
     """The sender of a request on a pool's connection: an `Exchange`, or a health check."""
 
@@ -84,7 +87,7 @@ class PoolConnection(Connection):
 
     def __init__(self, pool: ConnectionPool) -> None:
         super().__init__(pool.loop, MAX_RESPONSE_HEAD_BYTES)
-        self.state = State.IDLE
+        self.state = IDLE
         self.requests = 0
         self.is_reusable = True
         self._pool = pool
@@ -106,7 +109,7 @@ class PoolConnection(Connection):
     def begin(self, requester: Requester, head: bytes) -> None:
         """Send the headers of a request; its body follows by `write`. The caller must `release` the connection."""
         self.requests += 1
-        self.state = State.BUSY
+        self.state = BUSY
         self._requester = requester
         self._response_begun = False
         self.reader.next()
@@ -127,27 +130,27 @@ class PoolConnection(Connection):
         transport = self.transport
         if (
             clean
-            and self.state is State.BUSY
+            and self.state is BUSY
             and transport is not None
             and not transport.is_closing()
             and not self.reader.rest  # bytes that belong to no response
             and not transport.get_write_buffer_size()  # the pool has answered before it took the whole request
         ):
-            self.state = State.IDLE
+            self.state = IDLE
             self._pool.keep(self)
         else:
             self.close()
 
     def start_tunnel(self) -> bytes:
         """Stop reading HTTP. Return the bytes that have been read and belong to the tunnel."""
-        self.state = State.TUNNEL
+        self.state = TUNNEL
         self._pool.tunnel_started()
         self._deadline.clear()
         rest, self.reader.rest = self.reader.rest, b""
         return rest
 
     def close(self) -> None:
-        self.state = State.CLOSED
+        self.state = CLOSED
         self._deadline.stop()
         if self.transport is not None:
             self.transport.abort()
@@ -185,11 +188,11 @@ class PoolConnection(Connection):
         return False  # a pool that has closed its side sends no other response: let the transport close
 
     def connection_lost(self, error: Exception | None) -> None:
-        if error is not None and self.state is State.BUSY and self.transport is not None:
+        if error is not None and self.state is BUSY and self.transport is not None:
             for data in unread_data(self.transport):
                 self.data_received(data)
-        is_tunnel = self.state is State.TUNNEL
-        self.state = State.CLOSED
+        is_tunnel = self.state is TUNNEL
+        self.state = CLOSED
         self.transport = None
         self._deadline.stop()
         self._pool.remove(self)

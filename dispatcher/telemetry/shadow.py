@@ -29,6 +29,7 @@ class Shadow(Recorder):
         self.policy = as_policy(policy)
         self.fleet = fleet
         self.meter = RegretMeter(policy)
+        self._request_joined = self.policy.request_joined
         self.decisions: Counter[str] = Counter()  # by pool
         self.disagreements = 0
         self.faults = 0
@@ -40,7 +41,8 @@ class Shadow(Recorder):
         try:
             own = self.policy.choose(job, fleet, now)
             fleet[own.pool]  # raises KeyError unless the pool is open
-            self.policy.request_joined(fleet[decision.pool], now)
+            if self._request_joined is not None:
+                self._request_joined(fleet[decision.pool], now)
         except Exception:  # noqa: BLE001 - the policy may be any code, and it must not break a request
             self.faults += 1
             return
@@ -52,7 +54,8 @@ class Shadow(Recorder):
         ticket = done.ticket
         if ticket.decision.memo is not None:  # the memo belongs to the active policy, and this one cannot read it
             without_memo = Ticket(ticket.job, replace(ticket.decision, memo=None), ticket.routed_at, ticket.pool)
-            without_memo.found, without_memo.timing_discarded = ticket.found, ticket.timing_discarded
+            without_memo.in_flight_before = ticket.in_flight_before
+            without_memo.timing_discarded = ticket.timing_discarded
             done = replace(done, ticket=without_memo)
         try:
             self.policy.learn(done, fleet)
