@@ -1,10 +1,10 @@
-"""Prints the part of requirements.lock that some packages need, hashes and all, so that one lock serves everywhere.
+"""Prints the part of requirements.lock that some packages need, with hashes, so that one lock file is enough.
 
-    python deploy/locked.py            what the service needs
-    python deploy/locked.py otel       and what this extra needs
-    python deploy/locked.py --build    only what building the wheel needs
+    python deploy/locked.py            the packages of the service
+    python deploy/locked.py otel       and those of this extra
+    python deploy/locked.py --build    only the packages that build the wheel
 
-What needs what is read off the lock's own "# via" comments.
+The dependencies are read from the "# via" comments in the lock file.
 """
 
 import re
@@ -18,14 +18,14 @@ PARENT = re.compile(r"^ +#(?: via)? +([\w.-]+)", re.MULTILINE)
 
 
 def canonical(requirement: str) -> str:
-    """The package's name, spelled as the lock spells it."""
-    found = re.match(r"[A-Za-z0-9._-]+", requirement)
-    assert found, requirement
-    return re.sub(r"[-_.]+", "-", found[0]).lower()
+    """Return the package's name as the lock file spells it."""
+    name = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert name, requirement
+    return re.sub(r"[-_.]+", "-", name[0]).lower()
 
 
 def wanted(words: list[str]) -> set[str]:
-    """The packages that pyproject.toml names for these words."""
+    """Return the packages that pyproject.toml names for these arguments."""
     data = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     if words == ["--build"]:
         named = data["build-system"]["requires"]
@@ -36,9 +36,11 @@ def wanted(words: list[str]) -> set[str]:
 
 
 def pick(lock: str, names: set[str]) -> str:
-    """The entries of these packages and of all that they need; several of one where the Python decides. Raises KeyError
-    if one is not locked."""
-    entries = [(canonical(found["name"]), found[0]) for found in ENTRY.finditer(lock)]
+    """Return the entries of these packages and of their dependencies. Raises KeyError if one is not locked.
+
+    A package has several entries if its version depends on the version of Python.
+    """
+    entries = [(canonical(entry["name"]), entry[0]) for entry in ENTRY.finditer(lock)]
     if missing := names - {name for name, _ in entries}:
         raise KeyError(*sorted(missing))
     picked = set(names)
@@ -51,4 +53,4 @@ if __name__ == "__main__":
     try:
         sys.stdout.write(pick((ROOT / "requirements.lock").read_text(encoding="utf-8"), wanted(sys.argv[1:])))
     except KeyError as error:
-        sys.exit(f"error: nothing is known of {error}")
+        sys.exit(f"error: unknown name: {error}")

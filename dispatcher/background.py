@@ -12,7 +12,7 @@ import structlog
 from dispatcher.core.router import Router
 from dispatcher.long_episodes import LongEpisodes
 from dispatcher.persistence.learned_state import LearnedState
-from dispatcher.telemetry.process_metrics import Itself
+from dispatcher.telemetry.process_metrics import ProcessMetrics
 
 log = structlog.get_logger()
 
@@ -29,12 +29,12 @@ class OutputFile(Protocol):
     def close(self) -> None: ...
 
 
-async def measure_lag(clock: Callable[[], float], metrics: Itself) -> None:
+async def measure_lag(clock: Callable[[], float], metrics: ProcessMetrics) -> None:
     """Record by how much the event loop is late."""
     while True:
         start = clock()
         await asyncio.sleep(LAG_INTERVAL_SECONDS)
-        metrics.late(clock() - start - LAG_INTERVAL_SECONDS)
+        metrics.observe_lag(clock() - start - LAG_INTERVAL_SECONDS)
 
 
 async def check_episodes(router: Router) -> None:

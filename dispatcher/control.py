@@ -1,4 +1,4 @@
-"""What the admin API can show and change: pools, policy and what was learned. Changes last until the next reload."""
+"""What the admin API can change: pools, policy and what was learned. Changes last until the next reload."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from dispatcher import __version__, registry
+from dispatcher import registry
 from dispatcher.errors import ConfigError
 from dispatcher.reload import Reloader
 
@@ -18,24 +18,6 @@ class Control:
 
     def __init__(self, reloader: Reloader) -> None:
         self._reloader = reloader
-
-    def about(self) -> dict[str, Any]:
-        """Version, policy with its options, and the shadow policies with their counts."""
-        policy = self._reloader.config.policy
-        return {
-            "version": __version__,
-            "policy": {"name": policy.name, "options": policy.options},
-            "shadow": [
-                {
-                    "policy": shadow.name,
-                    "decisions": shadow.decisions.total(),
-                    "disagreements": shadow.disagreements,
-                    "regret": shadow.meter.total if shadow.meter.known else None,
-                    "errors": shadow.faults,
-                }
-                for shadow in self._reloader.shadows.all()
-            ],
-        }
 
     def pools(self) -> list[dict[str, Any]]:
         """The configuration of each pool."""

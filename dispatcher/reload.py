@@ -30,7 +30,7 @@ from dispatcher.proxy.listener import Listener
 from dispatcher.proxy.outlier_detection import PoolHealth
 from dispatcher.settings import Config, LiveSettings, PolicyConfig, PoolConfig
 from dispatcher.telemetry.access_log import AccessLog
-from dispatcher.telemetry.process_metrics import Itself
+from dispatcher.telemetry.process_metrics import ProcessMetrics
 from dispatcher.telemetry.shadow import Shadows
 
 log = structlog.get_logger()
@@ -225,7 +225,7 @@ class Reloader:
     learned: LearnedState
     shared: SharedLearning | None
     access_log: AccessLog | None
-    metrics: Itself
+    metrics: ProcessMetrics
     manager: Notifier
     clock: Callable[[], float]
 
@@ -242,11 +242,11 @@ class Reloader:
                 self.apply(prepared, reset_ejections=True)
         except DispatcherError as error:
             log.error("reload_refused", reason=str(error))
-            self.metrics.reloaded(False)
+            self.metrics.set_reload_succeeded(False)
             raise
         log.info("reloaded", policy=self.config.policy.name, pools=[pool.name for pool in self.config.pools])
         log_first_episode_warning(self.config, self.router.policy)
-        self.metrics.reloaded(True)
+        self.metrics.set_reload_succeeded(True)
 
     def amend(self, **changes: Any) -> None:
         """Change top-level keys of the configuration in force until the next reload. Raises ConfigError."""
@@ -288,4 +288,4 @@ class Reloader:
         if self.shared is not None:
             policy.set_local_counts(before.local_counts())  # so that they are not counted a second time
         self.router.switch(policy, self.clock(), {pool.name: pool.spec for pool in config.pools})
-        self.metrics.policy(config.policy.name, policy)
+        self.metrics.set_policy(config.policy.name, policy)

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 
 from dispatcher import __version__, background
-from dispatcher.admin.server import EXPLAINED, Admin
+from dispatcher.admin.api import Operations
+from dispatcher.admin.server import EXPLAINED_DECISIONS, Admin
+from dispatcher.admin.snapshot import Observer
+from dispatcher.admin.state import about
 from dispatcher.control import Control
 from dispatcher.core.policy import BasePolicy, Recorder
 from dispatcher.core.regret import RegretMeter
@@ -36,10 +39,9 @@ from dispatcher.proxy.outlier_detection import PoolHealth
 from dispatcher.reload import PreparedConfig, Reloader, RunningPools, prepare
 from dispatcher.settings import DEFAULT_POLICY_HINT, Config, LiveSettings
 from dispatcher.telemetry.access_log import AccessLog
-from dispatcher.telemetry.decisions import Rows
-from dispatcher.telemetry.decisions_jsonl import JsonLines
-from dispatcher.telemetry.metrics import LearningCollector, PrometheusRecorder
-from dispatcher.telemetry.process_metrics import Itself
+from dispatcher.telemetry.decisions import DecisionFile, DecisionLog
+from dispatcher.telemetry.metrics import PrometheusRecorder
+from dispatcher.telemetry.process_metrics import ProcessMetrics
 from dispatcher.telemetry.shadow import Shadows
 
 if TYPE_CHECKING:
@@ -80,17 +82,17 @@ class Service:
 
     def _make_recorders(self, config: Config, policy: BasePolicy) -> list[Recorder]:
         self.meter = RegretMeter(policy)
-        self.rows = Rows(policy, self.meter, keep=EXPLAINED)
+        self.decision_log = DecisionLog(policy, self.meter, keep=EXPLAINED_DECISIONS)
         self.recorder = PrometheusRecorder(self.registry, policy, _log_event)
         self.shadows = Shadows()
-        recorders: list[Recorder] = [self.meter, self.rows, self.recorder, self.shadows]
-        self.lines: JsonLines | None = None
+        recorders: list[Recorder] = [self.meter, self.decision_log, self.recorder, self.shadows]
+        self.decision_file: DecisionFile | None = None
         if config.rows:
             try:
-                self.lines = JsonLines(Path(config.rows), self.rows)
+                self.decision_file = DecisionFile(Path(config.rows), self.decision_log)
             except OSError as error:
                 raise StartError(f"rows: cannot write {config.rows}: {error.strerror}") from error
-            recorders.append(self.lines)
+            recorders.append(self.decision_file)
         return recorders
 
     def _make_proxy(self, config: Config, prepared: PreparedConfig) -> None:
@@ -118,29 +120,18 @@ class Service:
         log_section = config.access_log
         self.access_log = AccessLog(log_section.path, log_section.format) if log_section.path else None
         if self.access_log is not None:
-            self.context.on_finished = self.access_log.over
-            self.context.on_unreadable = self.access_log.refused
+            self.context.on_finished = self.access_log.log_request
+            self.context.on_unreadable = self.access_log.log_unreadable
         self._spans = _make_spans(config)
         if self._spans is not None:
             self.context.begin_span = self._spans.begin
         self.listener = Listener(self.context, prepared.listener_tls)
-        files = {"rows": self.lines, "access_log.path": self.access_log}
-        self._files = {key: file for key, file in files.items() if file is not None}
+        files = {"rows": self.decision_file, "access_log.path": self.access_log}
+        self._files = {key: file.writer for key, file in files.items() if file is not None}
 
     def _make_admin(self, config: Config, read_config: Callable[[], Config]) -> None:
-        self.metrics = Itself(self.registry, __version__)
-        self.metrics.policy(config.policy.name, self.router.policy)
-        queue_length = Gauge("lased_queue_length", "Requests that wait for room in a pool.", registry=self.registry)
-        queue_length.set_function(lambda: len(self.queue))
-        collector = LearningCollector(
-            lambda: self.router.policy,
-            self.router.fleet,
-            lambda: self.health.specs,
-            self.meter,
-            self.clock,
-            self.shadows.all,
-        )
-        self.registry.register(collector)
+        self.process_metrics = ProcessMetrics(self.registry, __version__)
+        self.process_metrics.set_policy(config.policy.name, self.router.policy)
         self.shared: SharedLearning | None = None
         if config.shared_at:
             self.shared = SharedLearning(
@@ -159,14 +150,33 @@ class Service:
             learned=self.learned,
             shared=self.shared,
             access_log=self.access_log,
-            metrics=self.metrics,
+            metrics=self.process_metrics,
             manager=self.manager,
             clock=self.clock,
         )
         self.control = Control(self.reloader)
-        self.admin = Admin(
-            self.listener, self.meter, self.rows, self.registry, collector, self.clock, self.control, config.token
+        observer = Observer(
+            listener=self.listener,
+            router=self.router,
+            health=self.health,
+            queue=self.queue,
+            meter=self.meter,
+            decision_log=self.decision_log,
+            shadows=self.shadows,
+            clock=self.clock,
+            configured_policy=lambda: (self.config.policy.name, self.config.policy.options),
         )
+        operations = Operations(
+            about=lambda: about(observer.snapshot()),
+            pools=self.control.pools,
+            add_pool=self.control.add_pool,
+            remove_pool=self.control.remove_pool,
+            drain_pool=self.control.drain_pool,
+            forget_pool=self.control.forget_pool,
+            set_policy=self.control.set_policy,
+            reload=self.control.reload,
+        )
+        self.admin = Admin(observer, self.registry, operations, config.token)
 
     @property
     def config(self) -> Config:
@@ -222,7 +232,7 @@ class Service:
             await asyncio.wait([drain, second_signal], return_when=asyncio.FIRST_COMPLETED)
             for task in (drain, second_signal):
                 task.cancel()
-            log.info("stopped", decisions=self.rows.count)
+            log.info("stopped", decisions=self.decision_log.count)
 
     def on_sighup(self) -> None:
         """Reload; a refused configuration is logged and counted, and the service goes on with the present one."""
@@ -237,7 +247,7 @@ class Service:
         return service, admin
 
     def _jobs(self) -> Iterator[Coroutine[Any, Any, None]]:
-        yield background.measure_lag(self.clock, self.metrics)
+        yield background.measure_lag(self.clock, self.process_metrics)
         yield background.check_episodes(self.router)
         if self._files:
             yield background.write_files(self._files)
@@ -245,7 +255,7 @@ class Service:
             yield background.save_state(self.learned, self.router)
         if self.shared is not None:
             yield self.shared.run()
-        yield self.admin.live.take_pictures()
+        yield self.admin.dashboard.sample_forever()
         yield self.manager.watch()
 
     async def _close(self) -> None:

@@ -93,7 +93,7 @@ async def families():
     for policy in ("curve", "lased", "exp3_ix"):  # it learns capacities; it learns rates; it draws pools at random
         service = Service(Config.model_validate({"pools": pools, "shadow": ["jsq"], "policy": {"name": policy}}))
         service.router.complete(service.router.route(Job(1), 0.0), 0.0, Outcome.CANCELLED)
-        service.admin._collector.refresh()
+        service.admin.refresh_metrics()
         declared = {
             metric._name: metric._labelnames
             for metric in service.registry._collector_to_names

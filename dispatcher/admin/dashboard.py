@@ -1,7 +1,7 @@
-"""The page of the admin side: one HTML file, and a stream of what it shows, once a second as server-sent events.
+"""The dashboard: one HTML page, and a stream of server-sent events that feeds it once a second.
 
-The file needs nothing from anywhere else, and its policy (CSP) lets it have nothing: its script and style are allowed
-by their hashes alone. The past is sampled all the time, so that a page just opened shows the last minutes.
+The page needs no other file, and its Content-Security-Policy allows none: script and style are allowed by their hashes.
+The state is sampled all the time, so that a page shows the last minutes as soon as it is opened.
 """
 
 from __future__ import annotations
@@ -18,74 +18,81 @@ from typing import Any
 
 from aiohttp import web
 
-EVERY = 1.0  # seconds between two pictures
-KEPT = 600  # pictures of the past
-MOST = 20  # pages at a time
+from dispatcher.admin.state import State
 
-State = dict[str, Any]
+SAMPLE_INTERVAL_SECONDS = 1.0
+MAX_SAMPLES = 600
+MAX_VIEWERS = 20
+HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 
 
-class Live:
-    """picture: takes one of the present, JSON-able, with `pools` and `regret` in it."""
+class Dashboard:
+    """Serves the page and its stream.
 
-    def __init__(self, picture: Callable[[], State]) -> None:
-        self._picture = picture
-        self._past: deque[State] = deque(maxlen=KEPT)
-        self._watching = 0
-        self._taken = asyncio.Condition()
-        self._last: State = {}
+    read_state: returns the present state as JSON values; `pools` and `regret` are among them.
+    """
+
+    def __init__(self, read_state: Callable[[], State]) -> None:
+        self._read_state = read_state
+        self._samples: deque[State] = deque(maxlen=MAX_SAMPLES)
+        self._viewers = 0
+        self._sampled = asyncio.Condition()
+        self._state: State = {}
         self._html = (files("dispatcher.admin") / "page.html").read_text(encoding="utf-8")
-        self._policy = policy(self._html)
+        self._headers = {"Content-Security-Policy": content_security_policy(self._html), **HEADERS}
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.get("/", self.page), web.get("/events", self.events)]
+        return [web.get("/", self._get_page), web.get("/events", self._get_events)]
 
-    async def take_pictures(self) -> None:
-        """For ever, until cancelled."""
+    async def sample_forever(self) -> None:
+        """Sample the state once a second until cancelled."""
         while True:
-            self._last = now = self._picture()
-            past: State = {"regret": now["regret"] and now["regret"]["total"]}
-            for key, of in (("estimates", "estimate"), ("routed", "routed")):
-                past[key] = {pool["name"]: pool[of] for pool in now["pools"]}
-            self._past.append(past)
-            async with self._taken:
-                self._taken.notify_all()
-            await asyncio.sleep(EVERY)
+            self._state = state = self._read_state()
+            self._samples.append(_sample(state))
+            async with self._sampled:
+                self._sampled.notify_all()
+            await asyncio.sleep(SAMPLE_INTERVAL_SECONDS)
 
-    async def page(self, request: web.Request) -> web.Response:
-        """The page itself; it holds no data."""
-        return web.Response(
-            text=self._html,
-            content_type="text/html",
-            headers={"Content-Security-Policy": self._policy, "X-Content-Type-Options": "nosniff",
-                     "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"},
-        )  # fmt: skip
+    async def _get_page(self, request: web.Request) -> web.Response:
+        """Return the page; it contains no data."""
+        return web.Response(text=self._html, content_type="text/html", headers=self._headers)
 
-    async def events(self, request: web.Request) -> web.StreamResponse:
-        """First the past, then the present once a second."""
-        if self._watching >= MOST:
-            return web.Response(status=503, text=f"{MOST} pages are watching already\n", headers={"Retry-After": "10"})
+    async def _get_events(self, request: web.Request) -> web.StreamResponse:
+        """Send the samples as event `past`, then the state as event `now`, at once and with each sample."""
+        if self._viewers >= MAX_VIEWERS:
+            text = f"{MAX_VIEWERS} pages are open already\n"
+            return web.Response(status=503, text=text, headers={"Retry-After": "10"})
         stream = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
         await stream.prepare(request)
-        self._watching += 1
+        self._viewers += 1
         try:
-            await stream.write(event("past", list(self._past)) + event("now", self._picture()))
+            await stream.write(event("past", list(self._samples)) + event("now", self._read_state()))
             while True:
-                async with self._taken:
-                    await self._taken.wait()
-                await stream.write(event("now", self._last))
+                async with self._sampled:
+                    await self._sampled.wait()
+                await stream.write(event("now", self._state))
         except ConnectionResetError:
             return stream  # the page was closed
         finally:
-            self._watching -= 1
+            self._viewers -= 1
+
+
+def _sample(state: State) -> State:
+    """Return the part of a state that the page draws over time."""
+    return {
+        "regret": state["regret"] and state["regret"]["total"],
+        "estimates": {pool["name"]: pool["estimate"] for pool in state["pools"]},
+        "routed": {pool["name"]: pool["routed"] for pool in state["pools"]},
+    }
 
 
 def event(name: str, data: Any) -> bytes:
+    """Return a server-sent event with JSON data."""
     return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
 
 
-def policy(html: str) -> str:
-    """The Content-Security-Policy under which this page, as it is, works and nothing else does."""
+def content_security_policy(html: str) -> str:
+    """Return the policy that allows the scripts and styles in this page and nothing else."""
 
     def hashes(tag: str) -> str:
         bodies = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)

@@ -1,1 +1,1 @@
-"""The machine below: clock, sockets, TLS contexts and systemd."""
+"""Interfaces to the operating system: clock, sockets, TLS contexts and the service manager."""

@@ -1,6 +1,6 @@
-"""The one reader of time in the service, and deadlines on the event loop. Nothing else may ask what time it is.
+"""Clocks, and deadlines on the event loop. No other module of the service may read the time.
 
-The clock is monotonic with a random origin, so that whoever mixes it with another clock finds out at once.
+The main clock is monotonic and has a random origin, so that mixing it with another clock fails at once.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ import time
 from collections.abc import Callable
 from email.utils import formatdate
 
-EARLY = 0.002  # seconds: loops with millisecond timers may call that much too soon
+TIMER_TOLERANCE_SECONDS = 0.002  # event loops with millisecond timers may call this much too early
 
 
 def make_clock() -> Callable[[], float]:
-    """A function that tells seconds since an arbitrary instant; never steps back, whatever the wall clock does."""
+    """Return a clock: a function that returns seconds since an arbitrary instant and never goes backwards."""
     origin = random.uniform(1e4, 1e6) - time.monotonic()
     return lambda: time.monotonic() + origin
 
 
 def wall() -> float:
-    """Seconds since 1970, for people who read logs; for nothing that is measured."""
+    """Return seconds since 1970, for log lines only. It may go backwards, so nothing is measured with it."""
     return time.time()
 
 
 def monotonic_us() -> int:
-    """Microseconds of the system's monotonic clock, for those who compare them with their own reading of it."""
+    """Return microseconds of the system's monotonic clock, which the service manager reads too."""
     return time.monotonic_ns() // 1000
 
 
-class _Date:
-    """The present second, spelled out at most once."""
+class _HttpDate:
+    """Formats the present second for `Date` headers, at most once a second."""
 
     def __init__(self) -> None:
         self._second = 0
@@ -45,13 +45,16 @@ class _Date:
         return self._text
 
 
-http_date = _Date()  # for Date fields
+http_date = _HttpDate()
 
 
 class Timer:
-    """A deadline that is moved at every turn and hardly ever reached.
+    """A deadline that moves often and is rarely reached, such as an idle timeout.
 
-    Moving it later costs one assignment: the loop's own timer stays where it was and looks again when it fires.
+    Moving it later costs one assignment: the timer of the event loop stays, and is set again when it fires too early.
+
+    loop: the event loop.
+    callback: called once when the deadline is reached.
     """
 
     __slots__ = ("_armed_for", "_callback", "_deadline", "_handle", "_loop")
@@ -64,7 +67,7 @@ class Timer:
         self._handle: asyncio.TimerHandle | None = None
 
     def set(self, seconds: float) -> None:
-        """Call back in so many seconds unless moved or cleared before; 0 means never."""
+        """Move the deadline to this many seconds from now; 0 removes it."""
         if not seconds:
             self._deadline = math.inf
             return
@@ -76,10 +79,11 @@ class Timer:
             self._arm(deadline)
 
     def clear(self) -> None:
+        """Remove the deadline."""
         self._deadline = math.inf
 
     def stop(self) -> None:
-        """For good: lets go of the callback."""
+        """Remove the deadline and release the callback. The timer is not used again."""
         self._deadline = math.inf
         if self._handle is not None:
             self._handle.cancel()
@@ -91,8 +95,8 @@ class Timer:
 
     def _fire(self) -> None:
         self._handle = None
-        if self._loop.time() >= self._deadline - EARLY:
+        if self._loop.time() >= self._deadline - TIMER_TOLERANCE_SECONDS:
             self._deadline = math.inf
             self._callback()
-        elif self._deadline < math.inf:
+        elif self._deadline < math.inf:  # the deadline has moved since the timer was set
             self._arm(self._deadline)

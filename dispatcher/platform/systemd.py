@@ -1,6 +1,6 @@
-"""What a service manager is told, by the protocol of sd_notify(3): ready, reloading, stopping, and that the loop turns.
+"""Messages to the service manager by the protocol of sd_notify(3): ready, reloading, stopping, and the watchdog.
 
-One datagram a message to the socket that NOTIFY_SOCKET names; without one nothing is sent.
+Each message is one datagram to the socket that NOTIFY_SOCKET names. Without that variable nothing is sent.
 """
 
 from __future__ import annotations
@@ -13,36 +13,41 @@ from collections.abc import Callable, Iterator, MutableMapping
 
 from dispatcher.platform.clock import monotonic_us
 
-PATIENCE = 0.2  # seconds that a message may hold the loop up, where the manager does not read
+SEND_TIMEOUT_SECONDS = 0.2  # the event loop is blocked at most this long if the manager does not read
 
 
 class Notifier:
-    """Tells the service manager, if there is one. failed: called with the reason where a message could not be sent.
+    """Sends messages to the service manager, if there is one.
 
-    Takes the variables out of the environment, so that no child speaks in our name.
+    environment: the protocol's variables are removed from it, so that no child process can use them.
+    failed: called with the reason if a message could not be sent.
     """
 
     def __init__(self, environment: MutableMapping[str, str], failed: Callable[[str], None]) -> None:
         self._failed = failed
-        self._place = _place(environment.pop("NOTIFY_SOCKET", ""))
-        pid, period = environment.pop("WATCHDOG_PID", ""), environment.pop("WATCHDOG_USEC", "")
-        meant = self._place and pid in ("", str(os.getpid())) and period.isascii() and period.isdigit()
-        self._every = int(period) / 2e6 if meant else 0.0
+        self._socket_address = _socket_address(environment.pop("NOTIFY_SOCKET", ""))
+        pid, period_us = environment.pop("WATCHDOG_PID", ""), environment.pop("WATCHDOG_USEC", "")
+        watched = pid in ("", str(os.getpid())) and period_us.isascii() and period_us.isdigit()
+        # Half of the period that the manager allows, as sd_watchdog_enabled(3) recommends; 0 without a watchdog.
+        self._watchdog_interval = int(period_us) / 1e6 / 2 if watched and self._socket_address else 0.0
         self._ready = False
 
     def ready(self) -> None:
-        """Listening."""
+        """Report that the service listens."""
         self._ready = True
         self._send("READY=1")
 
     def stopping(self) -> None:
-        """Draining; from now on nothing else but the watchdog is told."""
+        """Report that the service drains. After this only watchdog messages are sent."""
         self._ready = False
         self._send("STOPPING=1")
 
     @contextlib.contextmanager
     def reloading(self) -> Iterator[None]:
-        """Around a reload, which leaves us ready whether it is carried out or refused; the status says which."""
+        """Report the reload that runs inside this context. If it raises, the status gives the reason.
+
+        The service is ready afterwards in both cases.
+        """
         if not self._ready:
             yield
             return
@@ -57,26 +62,26 @@ class Notifier:
             self._send(f"READY=1\nSTATUS={status}")
 
     async def watch(self) -> None:
-        """Twice in the time that the manager allows: the loop turns. It ends only where nobody wants to know."""
-        while self._every:
+        """Send watchdog messages, which show that the event loop runs. Return at once if there is no watchdog."""
+        while self._watchdog_interval:
             self._send("WATCHDOG=1")
-            await asyncio.sleep(self._every)
+            await asyncio.sleep(self._watchdog_interval)
 
     def _send(self, message: str) -> None:
-        if not self._place:
+        if not self._socket_address:
             return
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ours:
-                ours.settimeout(PATIENCE)
-                ours.sendto(message.encode(), self._place)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.settimeout(SEND_TIMEOUT_SECONDS)
+                sender.sendto(message.encode(), self._socket_address)
         except OSError as error:
             self._failed(f"{message.partition('=')[0]}: {error.strerror or error}")
 
 
-def _place(text: str) -> str:
-    """The socket's address: a path, or @name for an abstract one. Others (vsock) are not for us.
+def _socket_address(text: str) -> str:
+    """Return the socket's address: a path, or an abstract name for @name. Other kinds (vsock) return nothing.
 
-    >>> _place("@here"), _place("/run/notify"), _place("vsock:2:9")
+    >>> _socket_address("@here"), _socket_address("/run/notify"), _socket_address("vsock:2:9")
     ('\\x00here', '/run/notify', '')
     """
     if text.startswith("@"):

@@ -1,6 +1,6 @@
-"""One line for each request that is over: JSON, or the combined format of Apache with our own fields behind it.
+"""The access log: one line for each finished request, as JSON or in Apache's combined format with extra fields.
 
-What clients send is escaped: a line is a line, whatever stands in a header.
+Text from clients is escaped, so that no header can add a line or a field.
 """
 
 from __future__ import annotations
@@ -19,42 +19,49 @@ from dispatcher.platform.clock import wall
 from dispatcher.proxy.exchange import Exchange
 from dispatcher.telemetry.writer import LineWriter
 
-SHOWN = {b"user-agent": "user_agent", b"referer": "referer", b"traceparent": "traceparent"}
-ESCAPED = {code: f"\\x{code:02x}" for code in (*range(32), 34, 92, *range(127, 256))}
+Entry = dict[str, Any]
+
+LOGGED_HEADERS = {b"user-agent": "user_agent", b"referer": "referer", b"traceparent": "traceparent"}
+ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 34, 92, *range(127, 256))}
+EXTRA_FIELDS = ("pool", "phase", "response_time", "service_time", "ended_by", "error")  # behind the combined format
 
 
 class AccessLog:
-    """path: a file, opened for appending, or "-" for stdout. Raises StartError if it cannot be had."""
+    """Writes the access log. Raises StartError if the file cannot be opened.
 
-    def __init__(self, path: str, form: str) -> None:
+    path: a file, opened for appending, or "-" for stdout.
+    line_format: `json` or `combined`.
+    """
+
+    def __init__(self, path: str, line_format: str) -> None:
         self._path = path
-        self._line: Callable[[dict[str, Any]], str] = combined if form == "combined" else json.dumps
-        self._writer = LineWriter[dict[str, Any]](self._open, self._render)
-        self.flush, self.wait_idle, self.close = self._writer.flush, self._writer.wait_idle, self._writer.close
+        self._line: Callable[[Entry], str] = combined if line_format == "combined" else json.dumps
+        self.writer = LineWriter[Entry](self._open, self._render)
 
     def _open(self) -> TextIO:
         try:
             if self._path == "-":
+                # A copy of the descriptor, so that closing the log leaves stdout open.
                 return os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="ascii")
             return Path(self._path).open("a", encoding="ascii")
         except OSError as error:
             raise StartError(f"access_log.path: cannot write {self._path}: {error.strerror}") from error
 
-    def _render(self, entry: dict[str, Any]) -> str:
+    def _render(self, entry: Entry) -> str:
         entry["time"] = datetime.fromtimestamp(entry["time"], UTC).isoformat(timespec="milliseconds")
         return self._line(entry)
 
     def reopen(self) -> None:
-        """Go on in a file of the same name: the old one may have been moved away. Raises StartError."""
+        """Open the file again under the same name, because the old one may have been moved away. Raises StartError."""
         try:
-            self._writer.reopen()
+            self.writer.reopen()
         except OSError as error:
             raise StartError(f"access_log.path: {self._path}: {error.strerror}") from error
 
-    def over(self, exchange: Exchange) -> None:
-        """A request is over, however."""
+    def log_request(self, exchange: Exchange) -> None:
+        """Log a request that has ended, successfully or not."""
         request, ticket = exchange.request, exchange.last_ticket
-        entry: dict[str, Any] = {
+        entry: Entry = {
             "time": wall(),
             "client": exchange.peer.address.decode(),
             "method": request.method.decode("latin1"),
@@ -72,29 +79,27 @@ class AccessLog:
             "error": exchange.error.reason if exchange.error is not None else None,
         }
         for name, value in request.headers:
-            field = SHOWN.get(name.lower())
+            field = LOGGED_HEADERS.get(name.lower())
             if field:
                 entry[field] = value.decode("latin1")
-        self._writer.put(entry)
+        self.writer.put(entry)
 
-    def refused(self, peer: Peer, error: RequestError) -> None:
-        """What a client sent was no request that could be understood."""
+    def log_unreadable(self, peer: Peer, error: RequestError) -> None:
+        """Log client data that could not be parsed as a request."""
         entry = {"time": wall(), "client": peer.address.decode(), "status": error.status}
-        self._writer.put(entry | {"ended_by": "dispatcher", "error": error.reason})
+        self.writer.put(entry | {"ended_by": "dispatcher", "error": error.reason})
 
 
-def combined(entry: dict[str, Any]) -> str:
-    """Apache's combined format, and what is ours as key=value behind it."""
+def combined(entry: Entry) -> str:
+    """Return an entry in Apache's combined format, followed by our own fields as key=value."""
 
     def text(key: str) -> str:
-        return str(entry.get(key, "-") or "-").translate(ESCAPED)
+        return str(entry.get(key, "-") or "-").translate(ESCAPES)
 
     when = datetime.fromisoformat(entry["time"]).strftime("%d/%b/%Y:%H:%M:%S %z")
     line = f"{text('method')} {text('target')} HTTP/{text('version')}" if "method" in entry else "-"
-    ours = " ".join(
-        f"{key}={text(key)}" for key in ("pool", "phase", "response_time", "service_time", "ended_by", "error")
-    )
+    extra = " ".join(f"{key}={text(key)}" for key in EXTRA_FIELDS)
     return (
         f'{text("client")} - - [{when}] "{line}" {entry["status"]} {entry.get("bytes", 0)} '
-        f'"{text("referer")}" "{text("user_agent")}" {ours} retries={entry.get("retries", 0)}'
+        f'"{text("referer")}" "{text("user_agent")}" {extra} retries={entry.get("retries", 0)}'
     )

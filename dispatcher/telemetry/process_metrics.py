@@ -1,4 +1,4 @@
-"""What the process tells of itself to Prometheus: version, policy, the last reload, how late its event loop is."""
+"""Metrics of the process: version, policy, result of the last reload, and delay of the event loop."""
 
 from __future__ import annotations
 
@@ -6,34 +6,42 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from dispatcher.core.policy import BasePolicy
 
-LAGS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0)
+LAG_BUCKETS_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0)
 
 
-class Itself:
-    """Its metrics, in this registry."""
+class ProcessMetrics:
+    """The metrics of this process in a registry.
+
+    version: version of the dispatcher, for `lased_build_info`.
+    """
 
     def __init__(self, registry: CollectorRegistry, version: str) -> None:
-        build = Gauge("lased_build_info", "1, with the version.", ["version"], registry=registry)
+        build = Gauge("lased_build_info", "Always 1; the label is the version.", ["version"], registry=registry)
         build.labels(version).set(1)
-        self._policy = Gauge("lased_policy_info", "1, with the policy in force.", ["policy", "ties"],
-                             registry=registry)  # fmt: skip
+        self._policy = Gauge(
+            "lased_policy_info", "Always 1; the labels are the active policy.", ["policy", "ties"], registry=registry
+        )
         self._reload = Gauge(
             "lased_config_last_reload_success",
-            "1 if the configuration in force is the last one given.",
+            "1 if the last reload succeeded, 0 if it was refused.",
             registry=registry,
         )
         self._reload.set(1)
-        self._lag = Histogram("lased_event_loop_lag_seconds", "How late the event loop calls back.", buckets=LAGS,
-                              registry=registry)  # fmt: skip
+        self._lag = Histogram(
+            "lased_event_loop_lag_seconds",
+            "Delay of a timer of the event loop.",
+            buckets=LAG_BUCKETS_SECONDS,
+            registry=registry,
+        )
 
-    def policy(self, name: str, policy: BasePolicy) -> None:
-        """Which one is in force."""
+    def set_policy(self, name: str, policy: BasePolicy) -> None:
+        """Show this policy as the active one."""
         self._policy.clear()
         self._policy.labels(name, policy.tie_rule).set(1)
 
-    def reloaded(self, well: bool) -> None:
-        self._reload.set(well)
+    def set_reload_succeeded(self, succeeded: bool) -> None:
+        self._reload.set(succeeded)
 
-    def late(self, seconds: float) -> None:
-        """The event loop, at a call back."""
+    def observe_lag(self, seconds: float) -> None:
+        """Record how much later than planned a timer of the event loop fired."""
         self._lag.observe(max(0.0, seconds))

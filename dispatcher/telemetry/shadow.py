@@ -1,8 +1,8 @@
-"""A policy on trial: asked at every decision, never followed. What it would have done is counted and scored.
+"""Shadow policies: each decides about every live request, but its decision is only counted and scored.
 
-It sees the states that the policy in force brings about and learns from the requests that this one routes. So its
-decisions are judged one by one in real states; how the system would fare under it is for a simulation to say. A
-learner that wants to explore does not get its trials.
+A shadow policy sees the states that the active policy causes, and learns from the requests that the active policy
+routes. Its decisions are therefore judged one by one; only a simulation shows how the system would behave under it. A
+shadow policy that wants forced trials does not get them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from dispatcher.core.types import Added, Change, Completion, Decision, Job, Tick
 
 
 class Shadow(Recorder):
-    """name: as configured. fleet: the router's. The policy's faults are counted and harm no request."""
+    """One shadow policy with its counts. An error of the policy is counted and harms no request.
+
+    name: the configured name of the policy.
+    fleet: the router's fleet.
+    """
 
     def __init__(self, name: str, policy: Policy, fleet: FleetView) -> None:
         self.name = name
@@ -26,20 +30,20 @@ class Shadow(Recorder):
         self.fleet = fleet
         self.meter = RegretMeter(policy)
         self._request_joined = self.policy.request_joined
-        self.decisions: Counter[str] = Counter()
+        self.decisions: Counter[str] = Counter()  # by pool
         self.disagreements = 0
         self.faults = 0
 
     def __repr__(self) -> str:
-        return f"<Shadow {self.name}: {self.disagreements} of {self.decisions.total()} otherwise>"
+        return f"<Shadow {self.name}: {self.disagreements} of {self.decisions.total()} decisions differ>"
 
     def chosen(self, job: Job, decision: Decision, fleet: FleetView, now: float) -> None:
         try:
             own = self.policy.choose(job, fleet, now)
-            fleet[own.pool]  # an open one
+            fleet[own.pool]  # raises KeyError unless the pool is open
             if self._request_joined is not None:
                 self._request_joined(fleet[decision.pool], now)
-        except Exception:  # noqa: BLE001 - a stranger's code, and only on trial
+        except Exception:  # noqa: BLE001 - the policy may be any code, and it must not break a request
             self.faults += 1
             return
         self.decisions[own.pool] += 1
@@ -48,10 +52,11 @@ class Shadow(Recorder):
 
     def completed(self, done: Completion, fleet: FleetView) -> None:
         ticket = done.ticket
-        if ticket.decision.memo is not None:  # the note of another policy
-            bare = Ticket(ticket.job, replace(ticket.decision, memo=None), ticket.routed_at, ticket.pool)
-            bare.in_flight_before, bare.timing_discarded = ticket.in_flight_before, ticket.timing_discarded
-            done = replace(done, ticket=bare)
+        if ticket.decision.memo is not None:  # the memo belongs to the active policy, and this one cannot read it
+            without_memo = Ticket(ticket.job, replace(ticket.decision, memo=None), ticket.routed_at, ticket.pool)
+            without_memo.in_flight_before = ticket.in_flight_before
+            without_memo.timing_discarded = ticket.timing_discarded
+            done = replace(done, ticket=without_memo)
         try:
             self.policy.learn(done, fleet)
         except Exception:  # noqa: BLE001 - as above
@@ -66,7 +71,7 @@ class Shadow(Recorder):
 
 
 class Shadows(Recorder):
-    """All policies on trial, as one recorder: they may change while the router runs."""
+    """All shadow policies as one recorder. The set may change while the router runs."""
 
     def __init__(self) -> None:
         self._shadows: list[Shadow] = []
@@ -75,11 +80,11 @@ class Shadows(Recorder):
         return list(self._shadows)
 
     def replace(self, policies: Mapping[str, Policy], fleet: Fleet) -> None:
-        """Try these from now on; one that is on trial already goes on, with its counts."""
-        there = {shadow.name: shadow for shadow in self._shadows}
-        self._shadows = [there.get(name) or self._begin(name, policy, fleet) for name, policy in policies.items()]
+        """Use exactly these shadow policies from now on. A name that was there before keeps its policy and counts."""
+        current = {shadow.name: shadow for shadow in self._shadows}
+        self._shadows = [current.get(name) or self._start(name, policy, fleet) for name, policy in policies.items()]
 
-    def _begin(self, name: str, policy: Policy, fleet: Fleet) -> Shadow:
+    def _start(self, name: str, policy: Policy, fleet: Fleet) -> Shadow:
         shadow = Shadow(name, policy, fleet)
         for pool in fleet.pools:
             shadow.changed(Added(pool.spec), 0.0)

@@ -1,6 +1,6 @@
-"""Requests as OpenTelemetry spans; the extra `otel`. A client's trace is gone on with, and the pool told of our span.
+"""OpenTelemetry spans of requests, for the extra `otel`. A span continues the client's trace.
 
-Imported only where tracing is configured.
+The pool receives the context of our span. This module is imported only if tracing is configured.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from dispatcher.http.request import Request
 from dispatcher.proxy.exchange import Exchange
 
-PROPAGATED = (b"traceparent", b"tracestate")
+CONTEXT_HEADERS = (b"traceparent", b"tracestate")
 CONTEXT = TraceContextTextMapPropagator()
 
 
 class RequestSpan:
-    """context.Span."""
+    """The span of one request.
+
+    traceparent: the header value for the pool, as in W3C Trace Context.
+    """
 
     def __init__(self, span: trace.Span) -> None:
         self._span = span
@@ -29,6 +32,7 @@ class RequestSpan:
         self.traceparent = carrier.get("traceparent", "").encode()
 
     def end(self, exchange: Exchange) -> None:
+        """Set the attributes of the finished request and end the span."""
         span, ticket = self._span, exchange.last_ticket
         span.set_attribute("http.response.status_code", exchange.status)
         span.set_attribute("lased.pool", exchange.pool)
@@ -42,7 +46,12 @@ class RequestSpan:
 
 
 class OpenTelemetry:
-    """context.Spans. exporter: where they go; by default to a collector at `endpoint`, in batches, by a thread."""
+    """Starts a span for each request and exports the spans in batches from a thread.
+
+    endpoint: URL of the collector's OTLP/HTTP receiver.
+    service: name of this service in the traces.
+    exporter: receives the spans instead of the collector at `endpoint`.
+    """
 
     def __init__(self, endpoint: str, service: str, exporter: SpanExporter | None = None) -> None:
         self._provider = TracerProvider(resource=Resource.create({"service.name": service}))
@@ -50,17 +59,20 @@ class OpenTelemetry:
         self._tracer = self._provider.get_tracer("lased-dispatcher")
 
     def begin(self, request: Request) -> RequestSpan:
-        said = {name.lower(): value for name, value in request.headers}
-        carrier = {name.decode(): said[name].decode("latin1") for name in PROPAGATED if name in said}
+        """Start the span of a request, as a child of the client's span if the request names one."""
+        headers = {name.lower(): value for name, value in request.headers}
+        carrier = {name.decode(): headers[name].decode("latin1") for name in CONTEXT_HEADERS if name in headers}
         method = request.method.decode("latin1")
+        # Only the path is exported, because a query may hold secrets.
+        path = request.target.partition(b"?")[0].decode("latin1")
         span = self._tracer.start_span(
             method,
             context=CONTEXT.extract(carrier),
             kind=trace.SpanKind.SERVER,
-            attributes={"http.request.method": method, "url.path": request.target.partition(b"?")[0].decode("latin1")},
+            attributes={"http.request.method": method, "url.path": path},
         )
         return RequestSpan(span)
 
     def close(self) -> None:
-        """Send what is left."""
+        """Export the remaining spans."""
         self._provider.shutdown()

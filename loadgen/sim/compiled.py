@@ -21,7 +21,7 @@ from dispatcher.core.regret import Cause
 from dispatcher.core.rng import stream
 from dispatcher.core.types import Phase
 from dispatcher.errors import ConfigError
-from dispatcher.telemetry.decisions import Row
+from dispatcher.telemetry.decisions import DecisionRecord
 from loadgen.attack import arrivals as processes
 from loadgen.sim.model import Result, Scenario
 
@@ -155,12 +155,12 @@ class Compiled:
         return twister.EXP, pools
 
 
-def _rows(instants: NDArray[np.float64], trace: kernel.Trace) -> tuple[Row, ...]:
+def _rows(instants: NDArray[np.float64], trace: kernel.Trace) -> tuple[DecisionRecord, ...]:
     pools = tuple(str(i + 1) for i in range(trace.q.shape[1]))
     chosen, forced, cause, episode = trace.decided.T.tolist()
     regret = np.cumsum(trace.decided[:, 2] >= 0).tolist()
     return tuple(
-        Row(
+        DecisionRecord(
             n=j + 1,
             time=float(instants[j]),
             pools=pools,

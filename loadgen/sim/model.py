@@ -22,7 +22,7 @@ from dispatcher.core.rng import stream
 from dispatcher.core.router import Router
 from dispatcher.core.types import Added, Job, Outcome, PoolSpec, Ticket
 from dispatcher.errors import ConfigError
-from dispatcher.telemetry.decisions import Row, Rows
+from dispatcher.telemetry.decisions import DecisionLog, DecisionRecord
 from loadgen.attack import arrivals as processes
 from workers.distributions import ServiceTime, parse
 from workers.profiles import Profiled, parse_profile
@@ -124,7 +124,7 @@ class Result:
     estimates: tuple[float, ...]
     episodes: int
     explored_episodes: int
-    rows: tuple[Row, ...] = ()
+    rows: tuple[DecisionRecord, ...] = ()
 
 
 class _Strict(Recorder):
@@ -153,7 +153,7 @@ def simulate(scenario: Scenario, seed: int, keep_rows: bool = False) -> Result:
     """Run one replication; deterministic in (scenario, seed)."""
     policy = registry.create(scenario.policy, stream(seed, "policy"), scenario.policy_options)
     meter = RegretMeter(policy, scenario.factor if any(scenario.profiles) else None)
-    rows = Rows(policy, meter)
+    rows = DecisionLog(policy, meter)
     router = Router(policy, [_Strict(), meter, rows] if keep_rows else [_Strict(), meter])
     specs = scenario.pools()
     for spec in specs:
@@ -210,5 +210,5 @@ def simulate(scenario: Scenario, seed: int, keep_rows: bool = False) -> Result:
         estimates=tuple(estimates[spec.id].rate for spec in specs),
         episodes=policy.episode.number,
         explored_episodes=explored.count,
-        rows=tuple(rows.rows),
+        rows=tuple(rows.records),
     )

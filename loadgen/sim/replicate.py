@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatcher.telemetry.decisions import Row
+from dispatcher.telemetry.decisions import DecisionRecord
 from loadgen.sim.model import Result, Scenario
 
 
@@ -49,7 +49,7 @@ def summary(scenario: Scenario, results: Sequence[Result], seed: int) -> dict[st
     }
 
 
-def write_trace(rows: Sequence[Row], path: Path) -> None:
+def write_trace(rows: Sequence[DecisionRecord], path: Path) -> None:
     """One decision a line: n,time,q1…qn,server,phase,regret,episode,rate1…raten; servers are numbered from 1."""
     pools = range(1, len(rows[0].pools) + 1) if rows else ()
     with path.open("w", newline="", encoding="utf-8") as file:

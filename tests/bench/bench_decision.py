@@ -11,7 +11,7 @@ from dispatcher import registry
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.router import Router
 from dispatcher.core.types import Added, Job, Outcome, PoolSpec
-from dispatcher.telemetry.decisions import Rows
+from dispatcher.telemetry.decisions import DecisionLog
 from dispatcher.telemetry.metrics import PrometheusRecorder
 
 POOLS, POLICIES, BATCHES = (2, 10, 100, 1000), ("curve", "lased", "optimistic", "greedy", "jsq", "round_robin"), 9
@@ -21,7 +21,7 @@ def live_router(name, n):
     """A router as the service makes it, before n pools of different speed."""
     policy = registry.create(name, Random(1), {})
     meter = RegretMeter(policy)
-    rows = Rows(policy, meter, keep=100)
+    rows = DecisionLog(policy, meter, keep=100)
     router = Router(policy, [meter, rows, PrometheusRecorder(CollectorRegistry(), policy)], infer=True)
     for i in range(n):
         router.apply(Added(PoolSpec(f"p{i}", guess=1.0 + i % 10)), 0.0)

@@ -15,7 +15,7 @@ from dispatcher.errors import ConfigError, InternalError, NoPoolAvailable, Polic
 from dispatcher.policies.esed import Esed
 from dispatcher.policies.jsq import Jsq
 from dispatcher.policies.sed import Sed
-from dispatcher.telemetry.decisions import Rows
+from dispatcher.telemetry.decisions import DecisionLog
 from dispatcher.testing import Recording, Table
 
 POOLS = [PoolSpec("a"), PoolSpec("b")]
@@ -198,7 +198,7 @@ class Mute(Jsq):
 def test_a_policy_that_cannot_tell_its_rates_still_routes():
     policy = Mute(rng=Random(1))
     meter = RegretMeter(policy)
-    table = Table(policy, POOLS, recorders=[meter, Rows(policy, meter)])
+    table = Table(policy, POOLS, recorders=[meter, DecisionLog(policy, meter)])
     table.finish(table.arrive())
     assert table.state == (0, 0)
     assert "secret" in str(table.recording.faults[0])

@@ -55,7 +55,7 @@ async def test_pools_come_are_drained_and_go():
         ("POST", "/pools", {"name": "x", "url": "http://h:1", "wieght": 3}, 400, "unknown key"),
         ("POST", "/pools", {"name": "../x", "url": "http://h:1"}, 400, "pools.1.name"),
         ("POST", "/pools", "[1]", 400, "must be a JSON object"),
-        ("POST", "/pools", "{", 400, "is no JSON"),
+        ("POST", "/pools", "{", 400, "is not JSON"),
         ("POST", "/pools", "{" + " " * 70_000, 413, ""),
         ("DELETE", "/pools/p0", None, 400, "pools: list should have at least 1 item"),
         ("DELETE", "/pools/p9", None, 404, "there is no pool 'p9'; there are: p0"),
@@ -185,7 +185,7 @@ async def test_shadows_are_scored_on_the_traffic_that_they_do_not_route():
     async with front(answer_ok, answer_ok, policy="round_robin", shadow=["jsq", "round_robin"]) as f:
         for _ in range(40):
             await f.ask(get())
-        f.service.admin._collector.refresh()
+        f.service.admin.refresh_metrics()
         assert f.metric("lased_shadow_disagreements_total", policy="round_robin") == 0
         assert f.metric("lased_shadow_disagreements_total", policy="jsq") == 20, "alone, jsq takes the first"
         assert f.metric("lased_shadow_decisions_total", policy="jsq", pool="p0") == 40

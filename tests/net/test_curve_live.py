@@ -26,7 +26,7 @@ async def test_it_is_the_default_and_shows_service_time_capacity_and_throughput(
         for _ in range(30):
             assert status(await f.ask(get())) == 200
         await f.wait_idle()
-        state = f.service.admin.picture()
+        state = f.service.admin.state()
         assert state["policy"]["name"] == "curve"
         curves = {pool["name"]: pool["curve"] for pool in state["pools"]}
         assert 2 * curves["p0"]["service_seconds"]["value"] < curves["p1"]["service_seconds"]["value"]
@@ -35,7 +35,7 @@ async def test_it_is_the_default_and_shows_service_time_capacity_and_throughput(
                 low, high = found[name]["interval"]
                 assert low <= found[name]["value"]
                 assert high is None or found[name]["value"] <= high
-        f.service.admin._collector.refresh()
+        f.service.admin.refresh_metrics()
         for pool, found in curves.items():
             for name in ("service_seconds", "capacity", "throughput"):
                 assert f.metric(f"lased_pool_{name}", pool=pool) == pytest.approx(found[name]["value"])
@@ -48,14 +48,14 @@ async def test_it_is_the_default_and_shows_service_time_capacity_and_throughput(
 
 async def test_the_plane_is_that_of_the_policy_in_force():
     async with front(answer_ok, slow_ok, policy="jsq") as f:
-        plane = f.service.admin.picture()["plane"]
+        plane = f.service.admin.state()["plane"]
         assert plane["pools"] == ["p0", "p1"]
         assert plane["scores"][0][:3] == [0.0, 1.0, 2.0]
         assert plane["oracle"][0][:3] == [1.0, 2.0, 3.0], "the harness says that every true rate is 1"
     async with front(answer_ok, slow_ok, policy="random") as f:
-        assert f.service.admin.picture()["plane"] is None
+        assert f.service.admin.state()["plane"] is None
     async with front(answer_ok, policy="jsq") as f:
-        assert f.service.admin.picture()["plane"] is None
+        assert f.service.admin.state()["plane"] is None
 
 
 async def test_a_pool_can_be_forgotten():
@@ -93,8 +93,8 @@ async def test_regret_names_its_oracle():
         for _ in range(10):
             await f.ask(get())
         await f.wait_idle()
-        regret = f.service.admin.picture()["regret"]
+        regret = f.service.admin.state()["regret"]
         assert "curve" in regret["oracle"]
         assert regret["excess"] >= 0
-        f.service.admin._collector.refresh()
+        f.service.admin.refresh_metrics()
         assert f.metric("lased_regret_excess_total") == pytest.approx(regret["excess"])

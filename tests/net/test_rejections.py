@@ -40,7 +40,7 @@ async def test_a_pool_that_turns_requests_away_is_drawn_less_and_not_ejected(cod
         assert 0 < away < 30
         assert policy_of(f).probabilities()["p0"] < 0.2
         assert f.metric("lased_pool_rejections_total", pool="p0") == away
-        f.service.admin._collector.refresh()
+        f.service.admin.refresh_metrics()
         assert f.metric("lased_choice_probability", pool="p0") == pytest.approx(policy_of(f).probabilities()["p0"])
         assert f.metric("lased_pool_up", pool="p0") == 1
         assert f.metric("lased_upstream_errors_total", pool="p0", reason=str(code)) == 0

@@ -360,7 +360,7 @@ async def test_names_that_come_and_go_do_not_fill_the_memory():
         assert "n0" not in series
         assert "n199" in series
         assert len({name for name in series if name}) <= 66
-        assert len(f.service.recorder._answered) <= 66
+        assert len(f.service.recorder._series) <= 66
 
 
 async def test_a_reload_with_a_full_disk_behind_the_log_is_a_reload():
@@ -380,13 +380,13 @@ async def test_a_log_that_nobody_reads_stops_nobody(tmp_path):
         for _ in range(30):
             await client.send(get("/x", "User-Agent: " + "a" * 8000))
             await client.message()
-        f.service.access_log.flush()
-        assert not await asyncio.to_thread(f.service.access_log._writer._idle.wait, 0.1), "its thread is stuck"
+        f.service.access_log.writer.flush()
+        assert not await asyncio.to_thread(f.service.access_log.writer._idle.wait, 0.1), "its thread is stuck"
         await client.send(get("/still"))
         assert (await client.message())[1] == b"/still"
         os.set_blocking(reading, True)
         threading.Thread(target=lambda: [None for _ in iter(lambda: os.read(reading, 65536), b"")], daemon=True).start()
-        assert await asyncio.to_thread(f.service.access_log.wait_idle)
+        assert await asyncio.to_thread(f.service.access_log.writer.wait_idle)
 
 
 def test_a_token_of_digits_is_a_token_and_a_wrong_one_is_not_shown(tmp_path):

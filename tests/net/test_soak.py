@@ -77,7 +77,7 @@ async def test_two_hundred_thousand_requests_in_which_everything_goes_wrong():
 
         async def lives(n):
             i = 0
-            while service.rows.count < N and not over.is_set():
+            while service.decision_log.count < N and not over.is_set():
                 i += 1
                 try:
                     await moody_client(f, dice, f"{n}-{i}", wrong)
@@ -112,7 +112,7 @@ async def test_two_hundred_thousand_requests_in_which_everything_goes_wrong():
                     del f.clients[:-200]
                     for pool in f.pools:  # which remember all that they ever had
                         del pool.connections[:-200]
-                    rows.append((service.rows.count, resident()))
+                    rows.append((service.decision_log.count, resident()))
             if fresh is not None:
                 await fresh.close()
 
@@ -135,5 +135,7 @@ async def test_two_hundred_thousand_requests_in_which_everything_goes_wrong():
         )
     assert wrong == []
     half = next(memory for count, memory in rows if count > N / 2)
-    print(f"{service.rows.count} requests, memory from the half to the end +{(rows[-1][1] - half) / MEGA:.1f} MB")
+    print(
+        f"{service.decision_log.count} requests, memory from the half to the end +{(rows[-1][1] - half) / MEGA:.1f} MB"
+    )
     assert rows[-1][1] - half < 15 * MEGA

@@ -140,11 +140,11 @@ async def test_B07_requests_that_wait_cost_no_time_of_the_processor():
     async with sound(pool, pool, max_in_flight=1) as f:
         clients = [await asking(f, get()) for _ in range(52)]
         await eventually(lambda: len(queue(f)) == 50)
-        decided = f.service.rows.count
+        decided = f.service.decision_log.count
         before = time.process_time()
         await asyncio.sleep(0.1)
         assert time.process_time() - before < 0.05
-        assert f.service.rows.count == decided
+        assert f.service.decision_log.count == decided
         pool.gate.set()
         assert [status(await client.message()) for client in clients] == [200] * 52
 

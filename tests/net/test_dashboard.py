@@ -1,4 +1,4 @@
-"""The page of the admin side, its stream, and `dispatcher top`. A real browser judges where there is one."""
+"""The dashboard, its stream of events, and `dispatcher top`. A real browser renders the page if one is installed."""
 
 import asyncio
 import io
@@ -13,7 +13,8 @@ import aiohttp
 import pytest
 from rich.console import Console
 
-from dispatcher.admin.dashboard import MOST, policy
+from dispatcher.admin import dashboard
+from dispatcher.admin.dashboard import MAX_VIEWERS, content_security_policy
 from dispatcher.top import picture
 from tests.net.harness import answer_ok, front, get
 
@@ -34,7 +35,13 @@ async def read(stream, n):
     return found
 
 
-async def test_the_stream_tells_the_past_and_then_the_present():
+@pytest.fixture
+def quick_samples(monkeypatch):
+    monkeypatch.setattr(dashboard, "SAMPLE_INTERVAL_SECONDS", 0.02)
+
+
+@pytest.mark.usefixtures("quick_samples")
+async def test_the_stream_sends_the_past_and_then_the_present():
     async with front(answer_ok, answer_ok, policy="lased") as f:
         for _ in range(5):
             await f.ask(get())
@@ -51,9 +58,10 @@ async def test_the_stream_tells_the_past_and_then_the_present():
             assert later["regret"]["total"] >= 0
 
 
-async def test_pages_are_bounded_and_their_places_come_free():
+@pytest.mark.usefixtures("quick_samples")
+async def test_the_number_of_viewers_is_limited():
     async with front() as f, aiohttp.ClientSession() as session:
-        streams = [await session.get(f"{address(f)}/events") for _ in range(MOST)]
+        streams = [await session.get(f"{address(f)}/events") for _ in range(MAX_VIEWERS)]
         async with session.get(f"{address(f)}/events") as refused:
             assert refused.status == 503
         for stream in streams:
@@ -66,19 +74,19 @@ async def test_pages_are_bounded_and_their_places_come_free():
         assert again.status == 200
 
 
-async def test_the_page_may_load_nothing_but_its_own_data():
+async def test_the_page_can_load_nothing_but_its_own_data():
     async with front() as f, aiohttp.ClientSession() as session, session.get(address(f)) as answer:
         html, rules = await answer.text(), answer.headers["Content-Security-Policy"]
     assert rules.startswith("default-src 'none'; script-src 'sha256-")
     assert "unsafe" not in rules
-    assert policy(html) == rules
-    assert policy(html.replace("follow();", "evil();", 1)) != rules, "another script is another hash"
+    assert content_security_policy(html) == rules
+    assert content_security_policy(html.replace("follow();", "evil();", 1)) != rules, "another script is another hash"
     assert not re.search(r'(src|href)="(?!/)', html), "nothing from elsewhere"
     assert " style=" not in html
     assert " on" not in re.sub(r"<script>.*</script>", "", html, flags=re.DOTALL).replace(" on ", "")
 
 
-async def test_with_a_token_the_page_is_open_and_its_data_are_not():
+async def test_a_token_protects_the_data_but_not_the_page():
     async with front(admin_token=TOKEN) as f, aiohttp.ClientSession() as session:
         async with session.get(address(f)) as page:
             assert page.status == 200
@@ -140,6 +148,7 @@ async def test_a_browser_shows_pools_plane_regret_and_decisions():
     assert re.search(r"of 20 decisions: \d+ exploration", text)
 
 
+@pytest.mark.slow
 async def test_a_browser_shows_what_curve_learns_and_which_oracle_is_meant():
     async with front(answer_ok, answer_ok, policy="curve") as f:
         for _ in range(20):
@@ -153,6 +162,7 @@ async def test_a_browser_shows_what_curve_learns_and_which_oracle_is_meant():
     assert re.search(r'aria-label="Of 144 states, \d+ send the next request to p0', dom)
 
 
+@pytest.mark.slow
 async def test_a_browser_without_the_token_is_asked_for_it():
     async with front(admin_token=TOKEN) as f:
         dom = await browse(f, "!document.getElementById('login').hidden")
@@ -161,7 +171,7 @@ async def test_a_browser_without_the_token_is_asked_for_it():
 
 
 @pytest.mark.slow
-async def test_top_shows_one_picture_and_says_what_is_wrong():
+async def test_top_shows_the_state_once_and_explains_errors():
     async def top(f, **environment):
         command = [sys.executable, "-m", "dispatcher", "top", "--once", "--admin", address(f)]
         return await asyncio.to_thread(
@@ -189,7 +199,7 @@ async def test_top_shows_one_picture_and_says_what_is_wrong():
         assert (await top(f, LASED_ADMIN_TOKEN=TOKEN)).returncode == 0
 
 
-def test_a_picture_of_pools_about_which_nothing_is_known():
+def test_top_shows_a_pool_without_an_estimate():
     pool = {"name": "a", "verdict": "drained", "in_flight": 0, "servers": 2, "routed": 0, "interval": [None, None],
             "estimate": None, "true_rate": None, "observations": None}  # fmt: skip
     now = {"version": "0", "policy": {"name": "jsq"}, "decisions": 0, "episode": None, "regret": None, "pools": [pool],
