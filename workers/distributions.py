@@ -7,12 +7,13 @@ stream given at construction; exponential draws are `expovariate`, one a call.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
 from workers.scheduling.contexts import Logistic
+from workers.spec import make_from_spec
 
 
 class ServiceTime(Protocol):
@@ -146,23 +147,6 @@ LAWS: dict[str, Callable[..., ServiceTime]] = {
 }
 
 
-def options_in(text: str, what: str, known: Collection[str]) -> tuple[str, dict[str, float]]:
-    """ "name:key=1,…" taken apart: a known name and its numbers. what: how an error calls it. Raises ValueError."""
-    name, _, rest = text.partition(":")
-    if name not in known:
-        raise ValueError(f"unknown {what} {name!r}; known: {', '.join(known)}")
-    options = {}
-    for item in filter(None, rest.split(",")):
-        key, _, value = item.partition("=")
-        if key in options:
-            raise ValueError(f"{what} {text!r} names {key!r} twice")
-        try:
-            options[key] = float(value)
-        except ValueError:
-            raise ValueError(f"{what} {text!r}: {key!r} must be a number, as in {name}:{key}=2") from None
-    return name, options
-
-
 def parse(text: str, rate: float, rng: Random) -> ServiceTime:
     """The law named by `text` at this rate. Raises ValueError with one clear line.
 
@@ -175,8 +159,4 @@ def parse(text: str, rate: float, rng: Random) -> ServiceTime:
     """
     if not 0 < rate < math.inf:
         raise ValueError(f"the rate must be positive, not {rate:g}")
-    name, options = options_in(text, "service law", LAWS)
-    try:
-        return LAWS[name](rate, rng, **options)
-    except TypeError:
-        raise ValueError(f"service law {name!r} takes no option {', '.join(options)}") from None
+    return make_from_spec(text, "service law", LAWS, rate, rng)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from workers.distributions import ServiceTime, options_in
+from workers.distributions import ServiceTime
+from workers.spec import make_from_spec
 
 
 class Profile(Protocol):
@@ -65,7 +67,7 @@ class Profiled:
         return self.law.mean(now) / self.profile.factor_at(now - self.origin)
 
 
-PROFILES: dict[str, type[Step] | type[Wave]] = {"step": Step, "wave": Wave}
+PROFILES: dict[str, Callable[..., Profile]] = {"step": Step, "wave": Wave}
 
 
 @functools.cache
@@ -75,8 +77,4 @@ def parse_profile(text: str) -> Profile:
     >>> parse_profile("step:at=60,factor=0.2").factor_at(61.0)
     0.2
     """
-    name, options = options_in(text, "profile", PROFILES)
-    try:
-        return PROFILES[name](**options)
-    except TypeError as error:
-        raise ValueError(f"profile {text!r}: {str(error).partition('() ')[2]}") from None
+    return make_from_spec(text, "profile", PROFILES)

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.distributions import options_in
+from workers.spec import make_from_spec
 
 Times = NDArray[np.float64]
 
@@ -284,8 +284,4 @@ def parse(text: str, lam: float, rng: Random) -> ArrivalProcess:
     """The process named by `text`, as in `mmpp:ratio=5,period=100`. Raises ValueError with one clear line."""
     if not 0 < lam < math.inf:
         raise ValueError(f"the rate must be positive, not {lam:g}")
-    name, options = options_in(text, "arrivals", PROCESSES)
-    try:
-        return PROCESSES[name](lam, rng, **options)
-    except TypeError:
-        raise ValueError(f"arrivals {name!r} takes no option {', '.join(options)}") from None
+    return make_from_spec(text, "arrivals", PROCESSES, lam, rng)

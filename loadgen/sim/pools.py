@@ -1,6 +1,6 @@
 """Pools as real services are, in virtual time: shared, unlimited, limited, soft, behind a network, and changing.
 
-A pool is a throughput curve (`workers.curves`) that its requests share (`workers.sharing`). The policies are the live
+A pool is a throughput curve (`workers.curves`) that its requests share (`workers.processor_sharing`). The policies are the live
 ones behind the live Router; one router per dispatcher. Nothing is told to them but counts and response times, as in
 front of a real service.
 
@@ -27,7 +27,7 @@ from dispatcher.core.types import MOST_SERVERS, Added, Job, Outcome, PoolSpec, T
 from loadgen.attack import arrivals as processes
 from workers.curves import Curve, Servers, parse_curve
 from workers.distributions import parse as parse_law
-from workers.sharing import Sharing
+from workers.processor_sharing import ProcessorSharing
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,13 @@ class ServicePool:
         """The capacity as a configured number of servers."""
         return max(1, round(min(self.capacity, MOST_SERVERS)))
 
-    def sharing(self) -> Sharing[int]:
+    def sharing(self) -> ProcessorSharing[int]:
         """The pool, empty."""
         curve = self.curve
         limit = int(curve.limit) if math.isfinite(curve.limit) else None
         if self.text.startswith("fcfs:"):
-            return Sharing(math.inf, limit=self.servers)
-        return Sharing(limit=limit, speed=curve.shape)
+            return ProcessorSharing(math.inf, limit=self.servers)
+        return ProcessorSharing(limit=limit, speed=curve.shape)
 
 
 @dataclass(frozen=True, slots=True)
