@@ -1,7 +1,8 @@
-"""Policies with full knowledge of the pools of `sim.pools`, for comparison. They learn nothing."""
+"""Policies with full knowledge of the simulated pools, as a yardstick for the others. They learn nothing."""
 
 from __future__ import annotations
 
+import abc
 from random import Random
 from typing import Any
 
@@ -10,87 +11,98 @@ from dispatcher.core.argmin import argmin
 from dispatcher.core.policy import CostOracle, FleetView, JoinObserver, PoolView
 from dispatcher.core.types import Change, Completion, Decision, Job
 from dispatcher.errors import ConfigError
-from loadgen.sim.pools import ServiceChange, ServiceScene
+from loadgen.sim.pools import ServiceChange, ServiceScenario
 from workers.curves import Curve, Servers
 
 
-class TrueDelay:
-    """Shortest Expected Delay with the true throughput curve: least n/r(n) with n = q + 1. Network times are not known.
+class Oracle(abc.ABC):
+    """A policy that reads what it needs off the simulation itself."""
 
-    Changes of speed and capacity are known at once.
-    """
+    @abc.abstractmethod
+    def choose(self, job: Job, fleet: FleetView, now: float) -> Decision: ...
 
-    def __init__(self, scene: ServiceScene, rng: Random) -> None:
-        self._curves = [pool.curve for pool in scene.pools]
-        self._speeds = [1.0] * len(scene.pools)
+    def learn(self, done: Completion, fleet: FleetView) -> None:
+        """Learn nothing, because everything is known."""
+        return
+
+    def adapt(self, change: Change, fleet: FleetView) -> None:
+        """Do nothing, because the pools are those of the scenario."""
+        return
+
+
+class LeastCost(Oracle):
+    """Chooses the pool of the least cost; the first one if several have it."""
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
-        return Decision(argmin(fleet.pools, [self._delay(pool) for pool in fleet.pools]).id)
+        return Decision(argmin(fleet.pools, [self.cost(pool, job) for pool in fleet.pools]).id)
 
-    def _delay(self, pool: PoolView) -> float:
+    @abc.abstractmethod
+    def cost(self, pool: PoolView, job: Job) -> float:
+        """Return the cost of this job at this pool, in any unit."""
+
+
+class TrueDelay(LeastCost):
+    """Shortest Expected Delay with the true throughput curve: the least n/r(n) with n = q + 1.
+
+    It does not know the times on the network. It knows each change of speed and capacity at once.
+    """
+
+    def __init__(self, scenario: ServiceScenario, rng: Random) -> None:
+        self._curves = [pool.curve for pool in scenario.pools]
+        self._speeds = [1.0] * len(scenario.pools)
+
+    def cost(self, pool: PoolView, job: Job) -> float:
         i, n = int(pool.id), pool.in_flight + 1
         return n / (self._curves[i].rate(n) * self._speeds[i])
 
-    def learn(self, done: Completion, fleet: FleetView) -> None:
-        """Nothing is learned."""
-
-    def adapt(self, change: Change, fleet: FleetView) -> None:
-        """The pools are those of the scene."""
-
-    def told(self, change: ServiceChange) -> None:
-        """A pool has changed."""
+    def pool_changed(self, change: ServiceChange) -> None:
+        """Take over a change of a pool."""
         self._speeds[change.pool] = change.speed
         if change.servers is not None:
             self._curves[change.pool] = Curve(Servers(change.servers), self._curves[change.pool].alone)
 
 
-class TrueCost:
+class TrueCost(LeastCost):
     """The score of the policy `curve` with the true service times, network included, and the true capacities."""
 
-    def __init__(self, scene: ServiceScene, rng: Random) -> None:
-        inner = registry.create("curve", rng)
-        if not (isinstance(inner, CostOracle) and isinstance(inner, JoinObserver)):
-            raise ConfigError("the registered policy 'curve' is another one than this program's")
-        self._inner, self._oracle, self._joins = inner, inner, inner
-        self._network = [pool.network for pool in scene.pools]
-        self._seconds = [pool.seconds for pool in scene.pools]
-        self._capacity = [pool.capacity for pool in scene.pools]
-        self._speeds = [1.0] * len(scene.pools)
+    def __init__(self, scenario: ServiceScenario, rng: Random) -> None:
+        curve = registry.create("curve", rng)
+        if not (isinstance(curve, CostOracle) and isinstance(curve, JoinObserver)):
+            raise ConfigError("the registered policy 'curve' is not the one of this program")
+        self._curve, self._costs, self._joins = curve, curve, curve
+        self._network = [pool.network for pool in scenario.pools]
+        self._seconds = [pool.seconds for pool in scenario.pools]
+        self._capacity = [pool.capacity for pool in scenario.pools]
+        self._speeds = [1.0] * len(scenario.pools)
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
-        self._inner.choose(job, fleet, now)  # it counts the arrival
-        seconds = {
-            str(i): seconds / speed + network
-            for i, (seconds, speed, network) in enumerate(zip(self._seconds, self._speeds, self._network, strict=True))
-        }
-        rates = {pool: 1 / value for pool, value in seconds.items()}
-        known: list[Any] = [_Known(pool, self._apparent(pool, seconds)) for pool in fleet.pools]
-        costs = self._oracle.true_costs(known, rates)
-        return Decision(argmin(fleet.pools, costs).id)
+        # The costs of `curve` depend on the rates of arrival that it counts, so it must choose as well.
+        self._curve.choose(job, fleet, now)
+        return super().choose(job, fleet, now)
 
-    def _apparent(self, pool: PoolView, seconds: dict[str, float]) -> float:
-        """c of a pool behind a network: as many more requests as are on the wire while it keeps up."""
+    def cost(self, pool: PoolView, job: Job) -> float:
         i = int(pool.id)
-        return max(1.0, self._capacity[i] * seconds[pool.id] * self._speeds[i] / self._seconds[i])
+        seconds = self._seconds[i] / self._speeds[i] + self._network[i]
+        # Behind a network the pool keeps up with as many more requests as are on the wire.
+        capacity = max(1.0, self._capacity[i] * seconds * self._speeds[i] / self._seconds[i])
+        known: list[Any] = [_KnownPool(pool, capacity)]
+        return self._costs.true_costs(known, {pool.id: 1 / seconds})[0]
 
     def request_joined(self, pool: PoolView, now: float) -> None:
         self._joins.request_joined(pool, now)
 
-    def learn(self, done: Completion, fleet: FleetView) -> None:
-        """Nothing is learned."""
-
     def adapt(self, change: Change, fleet: FleetView) -> None:
-        self._inner.adapt(change, fleet)
+        self._curve.adapt(change, fleet)
 
-    def told(self, change: ServiceChange) -> None:
-        """A pool has changed."""
+    def pool_changed(self, change: ServiceChange) -> None:
+        """Take over a change of a pool."""
         self._speeds[change.pool] = change.speed
         if change.servers is not None:
             self._capacity[change.pool] = change.servers
 
 
-class _Known:
-    """A pool with its true capacity, which need not be whole."""
+class _KnownPool:
+    """A pool with its true capacity, which may be a fraction."""
 
     def __init__(self, pool: PoolView, servers: float) -> None:
         self.id, self.in_flight, self.servers = pool.id, pool.in_flight, servers

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from loadgen.experiments.studies.whittle import SYSTEMS
-from loadgen.sim import shared
+from loadgen.sim import several_dispatchers
 from loadgen.sim import whittle_slots as slotted
 
 EXACT = {
@@ -24,7 +24,7 @@ SIMULATED = {  # blocking: policy, reward
 
 @pytest.mark.parametrize("system", EXACT)
 def test_long_run_rewards_of_the_first_model_are_exact(system):
-    servers = slotted.Servers(*SYSTEMS[system])
+    servers = slotted.BatchServers(*SYSTEMS[system])
     index, discounted, myopic, robin, dice, bound = EXACT[system]
     assert slotted.exact(servers, slotted.whittle_tables(servers, 1.0))[0] == pytest.approx(index, abs=1e-7)
     assert slotted.exact(servers, slotted.whittle_tables(servers, 0.95))[0] == pytest.approx(discounted, abs=1e-7)
@@ -38,7 +38,7 @@ def test_long_run_rewards_of_the_first_model_are_exact(system):
 @pytest.mark.parametrize("system", SIMULATED)
 def test_the_second_model_simulated(system):
     """Within 4 standard errors of both."""
-    servers = slotted.Servers(*SYSTEMS[system], blocking=True)
+    servers = slotted.BatchServers(*SYSTEMS[system], blocking=True)
     for policy, reward in SIMULATED[system].items():
         found = slotted.simulate(servers, policy, 1000, 200, 60, 1)
         error = found.std(ddof=1) / len(found) ** 0.5
@@ -47,7 +47,7 @@ def test_the_second_model_simulated(system):
 
 def test_what_is_no_policy_is_refused():
     with pytest.raises(ValueError, match="no policy 'x' in slots"):
-        slotted.policy("x", slotted.Servers((3,), (1.0,)), np.random.default_rng(1))
+        slotted.make_rule("x", slotted.BatchServers((3,), (1.0,)), np.random.default_rng(1))
 
 
 UNEQUAL = (4.0, 3.0, 2.0, 1.0, 1.0, 0.5)
@@ -61,21 +61,21 @@ SHARED = {  # load, dispatchers: rule, mean time in system
 def test_rules_of_several_dispatchers(load, dispatchers):
     """Against the reference with its error of 5 %, and ours of 3 seeds; within 4 of both together."""
     for rule, mean in SHARED[load, dispatchers].items():
-        scene = shared.Scene(UNEQUAL, load, dispatchers, 6000)
-        means = [shared.simulate(rule, scene, seed).mean() for seed in (1, 2, 3)]
+        scene = several_dispatchers.DispatcherScenario(UNEQUAL, load, dispatchers, 6000)
+        means = [several_dispatchers.simulate(rule, scene, seed).mean() for seed in (1, 2, 3)]
         error = np.std(means, ddof=1) / 3**0.5
         assert abs(np.mean(means) - mean) < 4 * np.hypot(error, 0.05 * mean), (rule, means)
 
 
 def test_belief_in_departures_alone_piles_up_where_many_dispatch():
-    scene = shared.Scene(UNEQUAL, 0.9, 16, 6000)
-    poisson, stale, relax = (shared.simulate(rule, scene, 1).mean() for rule in ("poisson", "stale", "relax+fk"))
+    scene = several_dispatchers.DispatcherScenario(UNEQUAL, 0.9, 16, 6000)
+    poisson, stale, relax = (several_dispatchers.simulate(rule, scene, 1).mean() for rule in ("poisson", "stale", "relax+fk"))
     assert poisson > 1.5 * stale
     assert relax < 0.9 * stale
 
 
 def test_on_one_seed_all_rules_meet_the_same_requests():
-    scene = shared.Scene((2.0, 1.0), 0.5, 2, 300)
-    again = [shared.simulate("relax+fk", scene, 4).tolist() for _ in range(2)]
+    scene = several_dispatchers.DispatcherScenario((2.0, 1.0), 0.5, 2, 300)
+    again = [several_dispatchers.simulate("relax+fk", scene, 4).tolist() for _ in range(2)]
     assert again[0] == again[1]
     assert len(again[0]) == 270, "a tenth is warm-up"

@@ -100,7 +100,7 @@ def test_jobs_left_by_horizon(queue, best, order):
 )  # fmt: skip
 def test_planning_the_last_rounds_is_enough(queue, regrets):
     best = optimum(queue, 400).values[-1]
-    found = {window: contextual.planned_at_the_end(queue, 400, window) - best for window in regrets}
+    found = {window: contextual.number_left_by_window(queue, 400, window) - best for window in regrets}
     assert found == pytest.approx(regrets, abs=6e-7)
 
 
@@ -283,7 +283,7 @@ def test_lcp_leaves_fewer_than_sept():
     differences = []
     for seed in range(120):
         jobs = contextual.draw(source, 600, seed)
-        left = [contextual.serve(contextual.discipline(text, source, 600), jobs, 600).left
+        left = [contextual.serve(contextual.make_discipline(text, source, 600), jobs, 600).left
                 for text in ("lcp/window=80", "sept")]  # fmt: skip
         differences.append(float(left[0] - left[1]))
     mean, error = spread(differences)
