@@ -8,8 +8,8 @@ import pytest
 from loadgen.experiments.studies.runner import spread
 from loadgen.sim.single_buffer import (
     WORST_RATIO,
-    BufferScenario,
     Buffers,
+    BufferScenario,
     accepted_by_mix,
     bound,
     boundary,
