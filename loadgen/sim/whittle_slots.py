@@ -236,7 +236,10 @@ def exact_round_robin(servers: BatchServers) -> float:
 
 
 def bound(servers: BatchServers) -> float:
-    """Return the Lagrangian upper bound of the mean reward in Model 1: min over λ of λ + Σ max(0, max_T (R_i(T) − λ)/T)."""
+    """Return the Lagrangian upper bound of the mean reward in Model 1.
+
+    It is the minimum over λ of λ + Σ max(0, max_T (R_i(T) − λ)/T).
+    """
     rewards = [
         np.array([whittle_index.reward(t, k, mu) for t in range(1, 400)])
         for k, mu in zip(servers.capacity, servers.rate, strict=True)

@@ -47,7 +47,7 @@ def test_coefficients_fitted_at_once():
 def test_coefficients_come_near_the_truth():
     source = Source.of((0.9, 0.1), (0.8, 0.2), 0.25)
     order = Esept(2, age=0.0)
-    contextual.serve(order, contextual.draw(source, 100_000, 1), 100_000)
+    contextual.serve(order, contextual.draw(source, 40_000, 1), 40_000)
     assert order.model.theta == pytest.approx(THETA, abs=0.1)
     assert not order.model._rows, "rows are kept as long as they are fitted"
 
@@ -278,6 +278,7 @@ def replayed(order, jobs, rounds):
     return len(waiting[0]) + len(waiting[1]) + (service > 0)
 
 
+@pytest.mark.slow
 def test_lcp_leaves_fewer_than_sept():
     source = Source.of((0.9, 0.05), (0.9, 0.1), 0.25)
     differences = []

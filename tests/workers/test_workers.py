@@ -160,7 +160,7 @@ async def test_a_full_pool_answers_503(serve):
         async with session.get(url) as second:
             assert second.status == 503
             assert second.headers["Retry-After"] == "2"  # seconds until a server is expected to be free
-        (await first).release()
+        first.cancel()
 
 
 async def test_a_client_that_leaves_while_it_waits_is_noticed(serve):
