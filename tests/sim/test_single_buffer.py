@@ -68,7 +68,7 @@ def test_the_boundary_of_equal_queues(queues, total, stars):
         assert boundary(queues, servers, total) == pytest.approx(star, abs=6e-7)
 
 
-def accepted(policy, mu, slots=10_000, seeds=4):
+def accepted(policy, mu, slots=8_000, seeds=10):
     """Share in the second half: mean and standard error."""
     shares = [
         sum(simulate(policy, BufferScenario(mu, slots), seed).accepted[10:]) / (slots // 2) for seed in range(seeds)
