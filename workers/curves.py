@@ -1,10 +1,10 @@
-"""How fast a pool works when n requests share it: speeds of one request, and throughput curves. PURE.
+"""How fast a pool works when n requests share it: the speed of one request, and throughput curves. PURE.
 
-A shape is a function of n, the requests in service. Its `total` is the work that they get done together in a second, in
-seconds of service; called, it gives the speed of each one, total(n)/n, which is 1 for a request that is alone. A curve
-is a shape with a scale: with n requests in the pool it completes r(n) = alone × total(n) requests a second.
+A shape is a function of n, the number of requests in service. Its `total` is the work that they do together per second,
+in seconds of service. Called, it returns the speed of each one, total(n)/n, which is 1 for a request that is alone. A
+curve is a shape with a scale: with n requests in the pool it completes r(n) = alone × total(n) requests per second.
 
-A curve is written as text: `fcfs:servers=4,seconds=0.04` or `table:10,18,24`. `parse_curve` lists all forms.
+A curve is named as in a command: `fcfs:servers=4,seconds=0.04` or `table:10,18,24`. `parse_curve` lists all forms.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Speed = Callable[[int], float]
 
 
 class Shape(abc.ABC):
-    """The work that n requests get done in a second."""
+    """The work that n requests do together per second, by n."""
 
     __slots__ = ()
 
     @abc.abstractmethod
     def total(self, n: int) -> float:
-        """Of all n requests together; n is at least 1, and total(1) is 1."""
+        """Return the work of all n requests together; n is at least 1, and total(1) is 1."""
 
     @abc.abstractmethod
     def most(self, limit: float) -> float:
-        """The supremum of `total` over n from 1 to `limit`, which may be infinite."""
+        """Return the supremum of `total` over n from 1 to `limit`, which may be infinite."""
 
     @property
     @abc.abstractmethod
@@ -43,7 +43,7 @@ class Shape(abc.ABC):
         return math.inf
 
     def __call__(self, n: int) -> float:
-        """The speed of each of n requests."""
+        """Return the speed of each of n requests."""
         return self.total(n) / n
 
 
@@ -152,10 +152,10 @@ class Table(Shape):
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The throughput of a pool of exponential services by the number of requests in it.
+    """The throughput of a pool of exponential services, by the number of requests in it.
 
-    alone: completions a second while one request is in the pool. limit: how many are in service at once; others wait in
-    front.
+    alone: completions per second while one request is in the pool.
+    limit: the number of requests that are in service at once; the others wait.
     """
 
     shape: Shape
@@ -169,7 +169,7 @@ class Curve:
             raise ValueError(f"limit must be a whole number of at least 1, not {self.limit:g}")
 
     def rate(self, n: int) -> float:
-        """Completions a second with n requests in the pool.
+        """Return the completions per second with n requests in the pool.
 
         >>> curve = Curve(Servers(4), 25.0)
         >>> [curve.rate(n) for n in (0, 1, 4, 9)]
@@ -179,7 +179,7 @@ class Curve:
 
     @property
     def capacity(self) -> float:
-        """The supremum of `rate`, a second; infinite for an infinite server."""
+        """The supremum of `rate`, per second; infinite for an infinite server."""
         return self.alone * self.shape.most(self.limit)
 
     @property

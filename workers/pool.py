@@ -42,7 +42,7 @@ class Pool(abc.ABC):
     async def serve(self, context: Context = ()) -> float:
         """Serve one request and return its work, in seconds.
 
-        context: what the request says about its work, where services depend on it.
+        context: what is known of the work of the request, where services depend on it.
 
         Raises QueueFullError.
         """

@@ -45,8 +45,8 @@ def split_spec(text: str, separators: str = ":/") -> tuple[str, str, str]:
     >>> split_spec("table:10,18,24")
     ('table', ':', '10,18,24')
     """
-    found = re.search(f"[{re.escape(separators)}]", text)
-    return (text[: found.start()], found[0], text[found.end() :]) if found else (text, "", "")
+    match = re.search(f"[{re.escape(separators)}]", text)
+    return (text[: match.start()], match[0], text[match.end() :]) if match else (text, "", "")
 
 
 def make_from_spec(text: str, what: str, makers: Mapping[str, Callable[..., T]], *arguments: object) -> T:

@@ -281,7 +281,13 @@ PROCESSES: dict[str, Callable[..., ArrivalProcess]] = {
 
 
 def parse(text: str, lam: float, rng: Random) -> ArrivalProcess:
-    """The process named by `text`, as in `mmpp:ratio=5,period=100`. Raises ValueError with one clear line."""
+    """Make the process that `text` describes, as in `mmpp:ratio=5,period=100`.
+
+    lam: arrivals per second.
+    rng: the random numbers of the process.
+
+    Raises ValueError with one clear line.
+    """
     if not 0 < lam < math.inf:
         raise ValueError(f"the rate must be positive, not {lam:g}")
     return make_from_spec(text, "arrivals", PROCESSES, lam, rng)

@@ -103,13 +103,11 @@ class Compiled:
             mean_in_system=sojourns / max(float(instants[-1]) - warm_at, 1e-300),
             mean_response=sojourns / (size - scenario.warmup),
             shares=tuple((pools["joined"] / size).tolist()),
-            estimates=tuple(
-                float(p["N"] / p["S"]) if learns and p["S"] > 0 else float(p["guess"]) for p in pools
-            ),
+            estimates=tuple(float(p["N"] / p["S"]) if learns and p["S"] > 0 else float(p["guess"]) for p in pools),
             episodes=int(lives[0]["episode"]),
             explored_episodes=int(lives[0]["explored_in_all"]),
             rows=_rows(instants, trace) if keep_rows else (),
-        )  # fmt: skip
+        )
 
     def _instants(self, seed: int) -> NDArray[np.float64]:
         """Return the instants of the arrivals, in seconds."""

@@ -30,8 +30,8 @@ Ints = NDArray[np.int64]
 # rate to the power of the exponent. left: trials that it still gets. joined: requests so far. awaited: with episodes by
 # pool, 1 if the pool was busy when the episode began and has not been empty since.
 FLOATS = ("mu", "guess", "a", "b", "N", "S", "rate", "speed", "weighed", "score")
-POOL_FIELDS = np.dtype([(name, np.float64) for name in FLOATS]
-                       + [(name, np.int64) for name in ("servers", "q", "left", "joined", "awaited")])  # fmt: skip
+INTEGERS = ("servers", "q", "left", "joined", "awaited")
+POOL_FIELDS = np.dtype([*((name, np.float64) for name in FLOATS), *((name, np.int64) for name in INTEGERS)])
 Pools = NDArray[Any]  # of POOL_FIELDS
 # What is known of the episodes: the number of the open one, its arrivals, and whether it explored; the number that
 # explored; the trials still to be given in all; the pools that are awaited; the pool whose turn it was last.

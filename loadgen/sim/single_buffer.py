@@ -52,7 +52,7 @@ class BufferResult:
     """What one run yields.
 
     accepted, sent: requests of all queues, by window.
-    regret: for a queue that always has a request. It says how many more requests the best single server would have
+    regret: for a queue that always has a request. The number of requests more that the best single server would have
         taken in the second half, in the slots in which its buffer was empty.
     backlog: requests in all queues at the end of each window.
     slope: the growth of the backlog per slot in the second half.

@@ -157,7 +157,9 @@ def jsq(system: System, ties: str = "first") -> Routing:
 
 
 def curve(system: System, ties: str = "first", rounds: int = 12) -> Routing:
-    """Return the routing to the least score of the policy `curve`, with the true seconds s = 1/r(1) and the true number c = s × capacity.
+    """Return the routing to the least score of the policy `curve` with the true seconds and numbers of servers.
+
+    These are s = 1/r(1) and c = s × capacity.
 
     The score is s (1 + ((n − c)⁺ + ρ/(1 − ρ) (n + 1 − c)⁺)/c), where n counts the requests with the new one. The terms
     are the request's own time, its own wait and the wait that it adds to later requests. ρ is min(0.75, λ_i s/c). λ_i

@@ -10,8 +10,8 @@ import pytest
 from loadgen.experiments.studies.runner import spread
 from loadgen.sim import job_scheduling as contextual
 from loadgen.sim.job_scheduling import Source
-from workers.scheduling.disciplines import RESORTED, Esept, Fcfs, Job, Sept
-from workers.scheduling.lcp import CAPS, SEEN, Lcp, edges_between
+from workers.scheduling.disciplines import ALWAYS_SORTED_JOBS, Esept, Fcfs, Job, Sept
+from workers.scheduling.lcp import CAPS, SAMPLED_ARRIVALS, Lcp, edges_between
 from workers.scheduling.logistic import Logistic, fit, mean_rounds
 from workers.scheduling.planner import Queue, optimum, sept
 
@@ -199,7 +199,7 @@ def test_what_waits_is_sorted_anew_when_something_was_learned():
 
 def test_many_are_sorted_anew_only_when_a_tenth_more_was_learned():
     order = Esept(2, age=0.0)
-    filled(order, *[(SLOW, k) for k in range(RESORTED + 10)], (FAST, 1e6))
+    filled(order, *[(SLOW, k) for k in range(ALWAYS_SORTED_JOBS + 10)], (FAST, 1e6))
     for _ in range(100):
         order.done(SLOW, 50.0)
     assert order.next(0.0).x == FAST
@@ -345,12 +345,12 @@ def test_the_classes_of_a_plan_are_thirds_with_their_harmonic_means_and_all_arri
     order.add(Job((1.0, 0.0), 19_960.0))
     order.next(19_960.0)
     queue, edges, acts = order._plan
-    kept = sorted(1 + math.exp(-v) for v in [*values, 0.0][-SEEN:])
-    third = SEEN // 3
-    assert edges == close(kept[third - 1], kept[2 * SEEN // 3 - 1])
-    parts = kept[:third], kept[third : 2 * SEEN // 3], kept[2 * SEEN // 3 :]
+    kept = sorted(1 + math.exp(-v) for v in [*values, 0.0][-SAMPLED_ARRIVALS:])
+    third = SAMPLED_ARRIVALS // 3
+    assert edges == close(kept[third - 1], kept[2 * SAMPLED_ARRIVALS // 3 - 1])
+    parts = kept[:third], kept[third : 2 * SAMPLED_ARRIVALS // 3], kept[2 * SAMPLED_ARRIVALS // 3 :]
     assert queue.p == close(*(len(part) / math.fsum(part) for part in parts))
-    assert queue.l == close(*((5001 * len(part) / SEEN + 0.5 / 3) / 19_961 for part in parts))
+    assert queue.l == close(*((5001 * len(part) / SAMPLED_ARRIVALS + 0.5 / 3) / 19_961 for part in parts))
     assert queue.caps == CAPS[3]
     assert len(acts) == 51
 
