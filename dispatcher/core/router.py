@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from dispatcher.core.evidence import plausible_service_time
 from dispatcher.core.fleet import Fleet, Pool, View
-from dispatcher.core.policy import Policy, Recorder, RejectionLearner, join_observer
+from dispatcher.core.policy import BasePolicy, Policy, Recorder, as_policy
 from dispatcher.core.service_times import ServiceClock
 from dispatcher.core.slow_start import Ramp
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, PoolSpec, Report, Ticket
 from dispatcher.errors import ConfigError, InternalError, NoPoolAvailable, PolicyError, PoolsFull
 
 NOTHING: frozenset[str] = frozenset()
-SLACK = 1e-3  # seconds by which a pool's own word may exceed what was seen: clocks are not the same
 REMEMBERED = 256  # pools whose service clocks are kept, at the most, beside those that are there
 
 
@@ -31,18 +31,18 @@ class Router:
 
     def __init__(self, policy: Policy, recorders: Iterable[Recorder] = (), infer: bool = False) -> None:
         self.fleet = Fleet()
-        self.policy = policy
-        self._request_joined = join_observer(policy)
+        self._use(as_policy(policy))
         self._recorders = tuple(recorders)
         self._clocks: dict[str, ServiceClock] | None = {} if infer else None
 
     def __repr__(self) -> str:
-        return f"<Router {type(self.policy).__name__} {self.fleet!r}>"
+        return f"<Router {self.policy.name} {self.fleet!r}>"
 
-    @property
-    def learns_rejections(self) -> bool:
-        """The policy wants to hear of pools that take no more, so nobody is to keep these from it."""
-        return isinstance(self.policy, RejectionLearner)
+    def _use(self, policy: BasePolicy) -> None:
+        self.policy = policy
+        # Each request asks for both.
+        self._request_joined = policy.request_joined
+        self.learns_rejections = policy.learns_rejections
 
     def route(self, job: Job, now: float, exclude: frozenset[str] = NOTHING, sent: bool = True) -> Ticket:
         """Choose a pool and join it.
@@ -117,8 +117,7 @@ class Router:
         pool, served = ticket.pool, outcome is Outcome.OK
         teaches = teaches and served
         self.fleet.close_one(pool)
-        if service_time is not None and not 0 < service_time <= now - ticket.routed_at + SLACK:
-            service_time = None
+        service_time = plausible_service_time(service_time, now - ticket.routed_at)
         if self._clocks is not None:
             told = service_time is not None or not teaches
             inferred = self._clock(pool).departed(ticket, now, served, told)
@@ -161,10 +160,10 @@ class Router:
 
         specs: how pools are to be described to it, where that is about to change. Raises ConfigError where it refuses
         one; the old policy then goes on."""
+        policy = as_policy(policy)
         for pool in self.fleet.pools:
             policy.adapt(Added(specs.get(pool.id, pool.spec)), self.fleet)
-        self.policy = policy
-        self._request_joined = join_observer(policy)
+        self._use(policy)
         for recorder in self._recorders:
             recorder.switched(policy, now)
 
@@ -179,7 +178,7 @@ class Router:
         return clock
 
     def _fault(self, verb: str, error: Exception, now: float) -> None:
-        fault = PolicyError(f"{type(self.policy).__name__}.{verb} broke its contract: {type(error).__name__}: {error}")
+        fault = PolicyError(f"{self.policy.name}.{verb} broke its contract: {type(error).__name__}: {error}")
         fault.__cause__ = error
         for recorder in self._recorders:
             recorder.faulted(fault, now)

@@ -156,7 +156,7 @@ def last_chunk(trailers: Sequence[bytes] = ()) -> bytes:
     return b"".join((b"0\r\n", *(line + b"\r\n" for line in kept), b"\r\n"))
 
 
-def own_answer(status: int, text: str, date: bytes, keep_alive: bool, method: bytes = b"GET") -> bytes:
+def own_response(status: int, text: str, date: bytes, keep_alive: bool, method: bytes = b"GET") -> bytes:
     """An answer of the dispatcher's own, plain text."""
     body = f"{text}\n".encode()
     head = (
@@ -171,10 +171,10 @@ def own_answer(status: int, text: str, date: bytes, keep_alive: bool, method: by
     return head.encode() if method == b"HEAD" else head.encode() + body
 
 
-def service_time(timing: bytes | None) -> float | None:
+def parse_server_timing(timing: bytes | None) -> float | None:
     """Seconds of `Server-Timing: service;dur=<ms>`; None where it is absent or no sane number.
 
-    >>> service_time(b'db;dur=3, service;dur=12.5')
+    >>> parse_server_timing(b'db;dur=3, service;dur=12.5')
     0.0125
     """
     if timing is None:
@@ -190,14 +190,16 @@ def service_time(timing: bytes | None) -> float | None:
     return None
 
 
-def retry_after(value: bytes | None, now: float) -> float:
+def parse_retry_after(value: bytes | None, now: float) -> float:
     """Seconds of `Retry-After`, which tells a number of them or a date (RFC 9110 10.2.3); 0 without sense.
 
     now: seconds since 1970.
 
-    >>> retry_after(b"120", 0.0), retry_after(b"Thu, 01 Jan 1970 00:01:00 GMT", 50.0), retry_after(b"soon", 0.0)
-    (120.0, 10.0, 0.0)
-    >>> retry_after(b"Sun Nov  6 08:49:37 1994", 784111677.0)
+    >>> parse_retry_after(b"120", 0.0), parse_retry_after(b"soon", 0.0)
+    (120.0, 0.0)
+    >>> parse_retry_after(b"Thu, 01 Jan 1970 00:01:00 GMT", 50.0)
+    10.0
+    >>> parse_retry_after(b"Sun Nov  6 08:49:37 1994", 784111677.0)
     100.0
     """
     if value is None:

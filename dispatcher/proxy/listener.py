@@ -15,14 +15,14 @@ from collections.abc import Awaitable
 from typing import cast
 
 from dispatcher.core.router import Router
-from dispatcher.http.response import own_answer
+from dispatcher.http.response import own_response
 from dispatcher.platform.clock import http_date
 from dispatcher.platform.sockets import Address, bound, listen_on
-from dispatcher.proxy.context import Forwarder
+from dispatcher.proxy.context import ProxyContext
 from dispatcher.proxy.downstream import ClientConnection
 
 BACKLOG = 4096
-BREATH = 1.0  # seconds without accepting anybody, when no descriptor is left
+ACCEPT_PAUSE_SECONDS = 1.0  # seconds without accepting anybody, when no descriptor is left
 
 
 class _TooMany(asyncio.Protocol):
@@ -30,30 +30,30 @@ class _TooMany(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         refused = cast(asyncio.Transport, transport)
-        refused.write(own_answer(503, "too many connections", http_date(), keep_alive=False))
+        refused.write(own_response(503, "too many connections", http_date(), keep_alive=False))
         refused.close()
 
 
-class Server:
-    """forwarder: what its exchanges share, the settings among it. tls: to speak TLS to clients."""
+class Listener:
+    """context: what its exchanges share, the settings among it. tls: to speak TLS to clients."""
 
-    def __init__(self, forwarder: Forwarder, tls: ssl.SSLContext | None = None) -> None:
-        self.forwarder = forwarder
+    def __init__(self, context: ProxyContext, tls: ssl.SSLContext | None = None) -> None:
+        self.context = context
         self.tls = tls
         self.draining = False
         self._connections: set[ClientConnection] = set()
         self._servers: list[asyncio.Server] = []
         self._sockets: list[socket.socket] = []
         self._files: list[str] = []  # of Unix sockets that are ours to remove
-        self._arriving: set[asyncio.Task[None]] = set()  # accepted by hand, and not connected yet
+        self._handshakes: set[asyncio.Task[None]] = set()  # accepted by hand, and not connected yet
         self._all_closed = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"<Server {len(self._connections)} connections{', draining' if self.draining else ''}>"
+        return f"<Listener {len(self._connections)} connections{', draining' if self.draining else ''}>"
 
     @property
     def router(self) -> Router:
-        return self.forwarder.router
+        return self.context.router
 
     @property
     def ready(self) -> bool:
@@ -71,7 +71,7 @@ class Server:
         loop = asyncio.get_running_loop()
         for listening in self._sockets:
             if self.tls is not None:
-                loop.add_reader(listening, self._greet, listening)
+                loop.add_reader(listening, self._accept_tls, listening)
                 continue
             create = loop.create_unix_server if listening.family == socket.AF_UNIX else loop.create_server
             self._servers.append(await create(self._accept, sock=listening, backlog=BACKLOG))
@@ -79,51 +79,51 @@ class Server:
 
     @property
     def _is_full(self) -> bool:
-        limit = self.forwarder.settings.limits.connections
-        return 0 < limit <= len(self._connections) + len(self._arriving)
+        limit = self.context.settings.limits.connections
+        return 0 < limit <= len(self._connections) + len(self._handshakes)
 
     def _accept(self) -> asyncio.Protocol:
         if self._is_full:
-            self.forwarder.events.rejected("connections")
+            self.context.events.rejected("connections")
             return _TooMany()
         return self._connection()
 
     def _connection(self) -> ClientConnection:
-        return ClientConnection(self.forwarder, self._opened, self._closed)
+        return ClientConnection(self.context, self._opened, self._closed)
 
-    def _greet(self, listening: socket.socket) -> None:
+    def _accept_tls(self, listening: socket.socket) -> None:
         """Take in who wants to speak TLS. Not left to the loop, which would count nobody before his handshake is done,
         and let any number of connections stand there silent."""
         loop = asyncio.get_running_loop()
         try:
             for _ in range(BACKLOG):
-                self._take(listening.accept()[0])
+                self._adopt(listening.accept()[0])
         except BlockingIOError:
             pass  # that was all
         except OSError as error:  # no descriptor is left, most likely: it would be tried again at once, for ever
-            self.forwarder.events.internal_error(error)
+            self.context.events.internal_error(error)
             loop.remove_reader(listening)
-            loop.call_later(BREATH, self._greet_again, listening)
+            loop.call_later(ACCEPT_PAUSE_SECONDS, self._resume_accepting, listening)
 
-    def _greet_again(self, listening: socket.socket) -> None:
+    def _resume_accepting(self, listening: socket.socket) -> None:
         if listening.fileno() >= 0:
-            asyncio.get_running_loop().add_reader(listening, self._greet, listening)
+            asyncio.get_running_loop().add_reader(listening, self._accept_tls, listening)
 
-    def _take(self, taken: socket.socket) -> None:
+    def _adopt(self, taken: socket.socket) -> None:
         """A connection that was accepted by hand."""
         if self.tls is not None and self._is_full:
-            self.forwarder.events.rejected("connections")
+            self.context.events.rejected("connections")
             taken.close()
             return
-        seconds = self.forwarder.settings.timeouts.head or None
+        seconds = self.context.settings.timeouts.head or None
         tls = {"ssl": self.tls, "ssl_handshake_timeout": seconds} if self.tls is not None else {}
         loop = asyncio.get_running_loop()
         make = self._connection if self.tls is not None else self._accept
-        task = loop.create_task(self._arrive(loop.connect_accepted_socket(make, taken, **tls)))  # type: ignore[arg-type]
-        self._arriving.add(task)
-        task.add_done_callback(self._arriving.discard)
+        task = loop.create_task(self._handshake(loop.connect_accepted_socket(make, taken, **tls)))  # type: ignore[arg-type]
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
 
-    async def _arrive(self, way_in: Awaitable[object]) -> None:
+    async def _handshake(self, way_in: Awaitable[object]) -> None:
         with contextlib.suppress(OSError):  # a handshake that failed or took too long is the client's affair
             await way_in
 
@@ -143,7 +143,7 @@ class Server:
         for listening in self._sockets:
             with contextlib.suppress(OSError):  # until none waits any more, or if it is closed
                 while listening.fileno() >= 0:
-                    self._take(listening.accept()[0])
+                    self._adopt(listening.accept()[0])
             if self.tls is not None:
                 loop.remove_reader(listening)
                 listening.close()
@@ -161,8 +161,8 @@ class Server:
             connection.drain()
         self._stop_listening()
         try:
-            async with asyncio.timeout(self.forwarder.settings.timeouts.drain or None):
-                await asyncio.gather(*self._arriving, return_exceptions=True)
+            async with asyncio.timeout(self.context.settings.timeouts.drain or None):
+                await asyncio.gather(*self._handshakes, return_exceptions=True)
                 self._all_closed.clear()
                 if self._connections:
                     await self._all_closed.wait()
@@ -174,13 +174,13 @@ class Server:
         """Close everything at once; returns how many connections were open."""
         cut = list(self._connections)
         for connection in cut:
-            connection.cut()
-        for task in list(self._arriving):
+            connection.reset()
+        for task in list(self._handshakes):
             task.cancel()
         self._stop_listening()
-        self.forwarder.health.close()
-        for upstream in self.forwarder.upstreams.values():
-            upstream.close()
+        self.context.health.close()
+        for pool in self.context.pools.values():
+            pool.close()
         for _ in range(3):
             await asyncio.sleep(0)  # let the transports tell their protocols
         return len(cut)

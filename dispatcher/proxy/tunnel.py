@@ -7,24 +7,10 @@ so that whoever counted it in counts it out.
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from dispatcher.platform.clock import Timer
-
-LOOPS = ("asyncio.selector_events", "uvloop.loop")  # that keep the descriptor open until the loss has been told
-
-
-def unread(transport: asyncio.Transport) -> Iterator[bytes]:
-    """What has come on a lost connection and was not read: loops drop one on which they could not write, although the
-    other side may have said something before it closed."""
-    if type(transport).__module__ not in LOOPS or transport.get_extra_info("sslcontext") is not None:
-        return
-    try:
-        while data := os.read(transport.get_extra_info("socket").fileno(), 65536):
-            yield data
-    except OSError:
-        return  # the reset that comes behind it
+from dispatcher.proxy.connection import unread_data
 
 
 class End(asyncio.Protocol):
@@ -65,7 +51,7 @@ class End(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if error is not None:
-            for data in unread(self.transport):
+            for data in unread_data(self.transport):
                 self.data_received(data)
         self.lost = True
         if not self.other.lost:

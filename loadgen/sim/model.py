@@ -18,7 +18,8 @@ from random import Random
 from typing import Any
 
 from dispatcher import registry
-from dispatcher.core.policy import Estimate, Learner
+from dispatcher.core.estimate import Estimate
+from dispatcher.core.policy import BasePolicy
 from dispatcher.core.regret import Cause, RegretMeter
 from dispatcher.core.rng import stream
 from dispatcher.core.types import Job, Outcome, PoolSpec, Ticket
@@ -148,7 +149,7 @@ class Result:
 class _ExploredEpisodes:
     """Counts the episodes that explored, by a look at the policy's episode after each decision."""
 
-    def __init__(self, policy: Learner) -> None:
+    def __init__(self, policy: BasePolicy) -> None:
         self._policy = policy
         self._last_number = 0
         self.count = 0
@@ -166,11 +167,9 @@ def simulate(scenario: Scenario, seed: int, keep_rows: bool = False) -> Result:
 
     keep_rows: whether the result has a row for each decision.
 
-    Raises ConfigError if the policy has no episode and rates, and PolicyError if it fails.
+    Raises PolicyError if the policy fails.
     """
     policy = registry.create(scenario.policy, stream(seed, "policy"), scenario.policy_options)
-    if not isinstance(policy, Learner):
-        raise ConfigError(f"policy {scenario.policy!r} has no episode and rates; derive it from BasePolicy")
     meter = RegretMeter(policy, scenario.factor if any(scenario.profiles) else None)
     rows = Rows(policy, meter)
     specs = scenario.pools()

@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-import abc
 from random import Random
 from typing import Any
 
 from dispatcher import registry
 from dispatcher.core.argmin import argmin
-from dispatcher.core.policy import CostOracle, FleetView, JoinObserver, PoolView
-from dispatcher.core.types import Change, Completion, Decision, Job
+from dispatcher.core.policy import BasePolicy, FleetView, PoolView
+from dispatcher.core.types import Change, Decision, Job
 from dispatcher.errors import ConfigError
 from loadgen.sim.pools import ServiceChange, ServiceScenario
 from workers.curves import Curve, Servers
 
 
-class Oracle(abc.ABC):
-    """A policy that reads what it needs off the simulation itself."""
-
-    @abc.abstractmethod
-    def choose(self, job: Job, fleet: FleetView, now: float) -> Decision: ...
-
-    def learn(self, done: Completion, fleet: FleetView) -> None:
-        """Learn nothing, because everything is known."""
-        return
-
-    def adapt(self, change: Change, fleet: FleetView) -> None:
-        """Do nothing, because the pools are those of the scenario."""
-        return
-
-
-class LeastCost(Oracle):
-    """Chooses the pool of the least cost; the first one if several have it."""
+class LeastCost(BasePolicy):
+    """Chooses the pool of the least cost; the first one if several have it. A subclass has to override `cost`."""
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
         return Decision(argmin(fleet.pools, [self.cost(pool, job) for pool in fleet.pools]).id)
 
-    @abc.abstractmethod
     def cost(self, pool: PoolView, job: Job) -> float:
         """Return the cost of this job at this pool, in any unit."""
+        raise NotImplementedError(f"{self.name} must say what a pool costs")
 
 
 class TrueDelay(LeastCost):
@@ -48,6 +32,7 @@ class TrueDelay(LeastCost):
     """
 
     def __init__(self, scenario: ServiceScenario, rng: Random) -> None:
+        super().__init__(rng=rng)
         self._curves = [pool.curve for pool in scenario.pools]
         self._speeds = [1.0] * len(scenario.pools)
 
@@ -66,10 +51,11 @@ class TrueCost(LeastCost):
     """The score of the policy `curve` with the true service times, network included, and the true capacities."""
 
     def __init__(self, scenario: ServiceScenario, rng: Random) -> None:
+        super().__init__(rng=rng)
         curve = registry.create("curve", rng)
-        if not (isinstance(curve, CostOracle) and isinstance(curve, JoinObserver)):
+        if curve.oracle is None or curve.request_joined is None:
             raise ConfigError("the registered policy 'curve' is not the one of this program")
-        self._curve, self._costs, self._joins = curve, curve, curve
+        self._curve, self._costs, self.request_joined = curve, curve.oracle.costs, curve.request_joined
         self._network = [pool.network for pool in scenario.pools]
         self._seconds = [pool.seconds for pool in scenario.pools]
         self._capacity = [pool.capacity for pool in scenario.pools]
@@ -86,12 +72,10 @@ class TrueCost(LeastCost):
         # Behind a network the pool keeps up with as many more requests as are on the wire.
         capacity = max(1.0, self._capacity[i] * seconds * self._speeds[i] / self._seconds[i])
         known: list[Any] = [_KnownPool(pool, capacity)]
-        return self._costs.true_costs(known, {pool.id: 1 / seconds})[0]
-
-    def request_joined(self, pool: PoolView, now: float) -> None:
-        self._joins.request_joined(pool, now)
+        return self._costs(known, {pool.id: 1 / seconds})[0]
 
     def adapt(self, change: Change, fleet: FleetView) -> None:
+        super().adapt(change, fleet)
         self._curve.adapt(change, fleet)
 
     def pool_changed(self, change: ServiceChange) -> None:

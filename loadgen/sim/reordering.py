@@ -14,12 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher import registry
-from dispatcher.core.policy import Learner, Policy, PoolView
+from dispatcher.core.policy import BasePolicy, PoolView
 from dispatcher.core.rng import stream
 from dispatcher.core.types import Job as RoutedJob
 from dispatcher.core.types import Outcome, PoolSpec, Ticket
@@ -100,7 +101,8 @@ class WorkOracle(LeastCost):
     aware: whether it also knows that the pools serve the shortest expected job first.
     """
 
-    def __init__(self, aware: bool, scenario: ReorderingScenario, pools: Sequence[_Pool]) -> None:
+    def __init__(self, aware: bool, scenario: ReorderingScenario, pools: Sequence[_Pool], rng: Random) -> None:
+        super().__init__(rng=rng)
         self._aware, self._pools, self._theta = aware, pools, scenario.source.theta
         capacity = math.fsum(scenario.speeds)
         self._loads = {
@@ -135,8 +137,7 @@ class ReorderingResult:
     response: seconds in the system, by job.
     waits: seconds before service, by job.
     kind: the index of the job's context in the source's classes, by job.
-    rates: the rates that the policy assumes at the end, by pool; empty for an oracle. The truth is
-        `ReorderingScenario.rate`.
+    rates: the rates that the policy assumes at the end, by pool. The truth is `ReorderingScenario.rate`.
     """
 
     response: NDArray[np.float64]
@@ -160,10 +161,11 @@ def simulate(
     p = np.array([chance(source.theta, x) for x in contexts])
     rounds = rng.geometric(p[kind]).tolist()
     pools = [_Pool(scenario, i) for i in range(len(scenario.speeds))]
+    policy_rng = stream(seed, "policy")
     if rule in ORACLES:
-        policy: Policy = WorkOracle(rule == "aware", scenario, pools)
+        policy: BasePolicy = WorkOracle(rule == "aware", scenario, pools, policy_rng)
     else:
-        policy = registry.create(rule, stream(seed, "policy"), registry.paper_options(rule))
+        policy = registry.create(rule, policy_rng, registry.paper_options(rule))
     router = make_router(policy, scenario.specs(), infer=infer)
     response, waits = np.zeros(requests), np.zeros(requests)
     events = EventQueue()
@@ -194,5 +196,5 @@ def simulate(
         if pools[i].serving is None:
             start_next(i, now)
     events.run_all()
-    rates = tuple(policy.rate(str(i)) for i in range(len(pools))) if isinstance(policy, Learner) else ()
+    rates = tuple(policy.rate(str(i)) for i in range(len(pools)))
     return ReorderingResult(response, waits, kind, rates)

@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher import registry
-from dispatcher.core.policy import FleetView, Policy, PoolView
+from dispatcher.core.policy import BasePolicy, FleetView, PoolView
 from dispatcher.core.rng import stream
 from dispatcher.core.router import Router
 from dispatcher.core.types import Decision, Job, Outcome, PoolSpec, Report, Ticket
 from dispatcher.policies.partial_information.queue_estimate import static_split
 from loadgen.sim.engine import EventQueue, make_router
-from loadgen.sim.oracles import LeastCost, Oracle
+from loadgen.sim.oracles import LeastCost
 from workers.station import Station
 
 KNOWN_RATE_WEIGHT = 1e12  # services that a guess counts for, so that a policy keeps to it
@@ -92,7 +92,8 @@ class ServedPool:
 class ShortestDelayOracle(LeastCost):
     """SED that sees every backlog. rates: by pool; the rule divides by them."""
 
-    def __init__(self, pools: Sequence[ServedPool], rates: Sequence[float]) -> None:
+    def __init__(self, pools: Sequence[ServedPool], rates: Sequence[float], rng: Random) -> None:
+        super().__init__(rng=rng)
         self._pools, self._rates = pools, rates
 
     def cost(self, pool: PoolView, job: Job) -> float:
@@ -100,42 +101,44 @@ class ShortestDelayOracle(LeastCost):
         return (self._pools[i].backlog + 1) / self._rates[i]
 
 
-class IdlePoolOracle(Oracle):
+class IdlePoolOracle(BasePolicy):
     """JIQ that sees every backlog: an idle pool, else any pool; among these at random in proportion to the rates."""
 
     def __init__(self, pools: Sequence[ServedPool], rng: Random) -> None:
-        self._pools, self._rng = pools, rng
+        super().__init__(rng=rng)
+        self._pools = pools
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
         # The least of exponential numbers of these rates falls on each pool with a chance proportional to its rate.
-        draws = [-math.log(1 - self._rng.random()) / pool.rate for pool in self._pools]
+        draws = [-math.log(1 - self.rng.random()) / pool.rate for pool in self._pools]
         idle = [i for i, pool in enumerate(self._pools) if pool.backlog == 0] or range(len(draws))
         return Decision(str(min(idle, key=draws.__getitem__)))
 
 
-class LeastOfTwo(Oracle):
+class LeastOfTwo(BasePolicy):
     """Draws two pools in proportion to the rates, and takes the one with fewer own requests per rate."""
 
     def __init__(self, mu: Sequence[float], rng: Random) -> None:
-        self._mu, self._rng = mu, rng
+        super().__init__(rng=rng)
+        self._mu = mu
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
         weights = list(self._mu)
-        first = self._rng.choices(range(len(weights)), weights)[0]
+        first = self.rng.choices(range(len(weights)), weights)[0]
         weights[first] = 0.0
-        second = self._rng.choices(range(len(weights)), weights)[0]
+        second = self.rng.choices(range(len(weights)), weights)[0]
         return Decision(str(min((first, second), key=lambda i: (fleet.pools[i].in_flight + 1) / self._mu[i])))
 
 
-def _make_policy(rule: str, scenario: DispatcherScenario, pools: Sequence[ServedPool], rng: Random) -> Policy:
+def _make_policy(rule: str, scenario: DispatcherScenario, pools: Sequence[ServedPool], rng: Random) -> BasePolicy:
     mu = scenario.mu
     if rule == "jiq oracle":
         return IdlePoolOracle(pools, rng)
     if rule == "sed oracle":
-        return ShortestDelayOracle(pools, mu)
+        return ShortestDelayOracle(pools, mu, rng)
     if rule == "improved oracle":
         split = static_split(mu, scenario.lam)
-        return ShortestDelayOracle(pools, [rate - share for rate, share in zip(mu, split, strict=True)])
+        return ShortestDelayOracle(pools, [rate - share for rate, share in zip(mu, split, strict=True)], rng)
     if rule == "wrr":
         return registry.create("weighted_round_robin", rng, {})
     if rule == "least2":

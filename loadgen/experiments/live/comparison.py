@@ -57,12 +57,13 @@ def policies(text: str, least: int, dispatchers: int = 1) -> tuple[System, ...]:
     systems = []
     for entry in axis_of(text, least):
         label, policy, options = entry["label"], entry["policy"], entry["options"]
-        made = registry.create(policy, Random(0), dict(options))
+        registry.create(policy, Random(0), dict(options))
+        knows_replicas = "replicas" in registry.options_of(registry.factory(policy))
         if dispatchers == 1:
             systems.append(System(label, policy, options))
             continue
         for n in (1, dispatchers):
-            each = ({"replicas": n} if hasattr(made, "replicas") else {}) | options
+            each = ({"replicas": n} if knows_replicas else {}) | options
             systems.append(System(f"{label} × {n}", policy, each, dispatchers=n))
     return tuple(systems)
 
