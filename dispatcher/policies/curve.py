@@ -367,7 +367,7 @@ class Curve(ScoredPolicy):
                 self._work += self._weight * min(self._withheld, seconds)
             self._unanswered = self._withheld = 0.0
             self._max_unanswered = MAX_UNANSWERED * max(seconds, self.usual_seconds)
-        state.complete(in_flight, done.ticket.found, seconds, self._weight)
+        state.complete(in_flight, done.ticket.in_flight_before, seconds, self._weight)
 
     def _refit(self, pool: str, state: _PoolState, now: bool = False) -> None:
         """Fit the curve of a pool, if a fit is due or must be made now."""

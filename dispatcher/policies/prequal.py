@@ -211,7 +211,7 @@ class Prequal(BasePolicy):
         latencies = self._latencies.get(pool)
         if latencies is not None and done.outcome is Outcome.OK:
             memo = ticket.decision.memo
-            in_flight = memo if isinstance(memo, int) else ticket.found
+            in_flight = memo if isinstance(memo, int) else ticket.in_flight_before
             latencies.add(in_flight, done.finished_at - ticket.routed_at)
         if done.report is not None and pool in self.specs:
             self._reported(done.report, fleet[pool])

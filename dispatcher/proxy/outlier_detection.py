@@ -171,7 +171,7 @@ class PoolHealth:
             if not self._settings.health.latency_factor or completion.accepted is False:
                 return
             seconds = completion.finished_at - ticket.routed_at
-            state.add_time(seconds / (ticket.found // ticket.pool.servers + 1))
+            state.add_time(seconds / (ticket.in_flight_before // ticket.pool.servers + 1))
         if state.return_timer is None and self._is_bad(state) and self._may_be_ejected(state):
             self._eject(state)
 

@@ -50,7 +50,7 @@ class Shadow(Recorder):
         ticket = done.ticket
         if ticket.decision.memo is not None:  # the note of another policy
             bare = Ticket(ticket.job, replace(ticket.decision, memo=None), ticket.routed_at, ticket.pool)
-            bare.found, bare.timing_discarded = ticket.found, ticket.timing_discarded
+            bare.in_flight_before, bare.timing_discarded = ticket.in_flight_before, ticket.timing_discarded
             done = replace(done, ticket=bare)
         try:
             self.policy.learn(done, fleet)

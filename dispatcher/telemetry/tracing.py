@@ -35,7 +35,7 @@ class RequestSpan:
         span.set_attribute("lased.retries", exchange.retries)
         if ticket is not None:
             span.set_attribute("lased.phase", ticket.decision.phase.value)
-            span.set_attribute("lased.in_flight", ticket.found)
+            span.set_attribute("lased.in_flight", ticket.in_flight_before)
         if exchange.status >= 500:
             span.set_status(trace.StatusCode.ERROR, exchange.error.reason if exchange.error else "")
         span.end()

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dispatcher.core.policy import Policy
 from dispatcher.core.rng import stream
 from dispatcher.core.router import Router
-from dispatcher.core.types import MOST_SERVERS, Job, Outcome, PoolSpec, Ticket
+from dispatcher.core.types import MAX_SERVERS, Job, Outcome, PoolSpec, Ticket
 from loadgen.attack import arrivals as processes
 from loadgen.sim.engine import EventQueue, make_router
 from workers.curves import Curve, Servers, parse_curve
@@ -58,7 +58,7 @@ class ServicePool:
     @property
     def servers(self) -> int:
         """The capacity as a configured number of servers."""
-        return max(1, round(min(self.capacity, MOST_SERVERS)))
+        return max(1, round(min(self.capacity, MAX_SERVERS)))
 
     @property
     def in_order(self) -> bool:

@@ -165,7 +165,7 @@ def run_with_one_bad_pool(bad, requests=3000):
             if i == 0:
                 open_tickets.append(ticket)
                 continue
-            busy = max(1.0, (ticket.found + 1) / 4)
+            busy = max(1.0, (ticket.in_flight_before + 1) / 4)
             heapq.heappush(ends, (now + rng.expovariate(1 / 0.04) * busy, j, ticket, Outcome.OK))
         else:
             heapq.heappush(ends, (now + bad[0], j, ticket, bad[1]))
@@ -320,7 +320,7 @@ def choices(policy, pools, requests=1000):
         ticket = router.route(Job(j), now)
         chosen.append(ticket.pool.id)
         i = int(ticket.pool.id)
-        took = rng.expovariate(1 / (0.01 * (1 + i % 5))) * max(1, (ticket.found + 1) / (1 + i % 3))
+        took = rng.expovariate(1 / (0.01 * (1 + i % 5))) * max(1, (ticket.in_flight_before + 1) / (1 + i % 3))
         heapq.heappush(ends, (now + took, j, ticket))
     return chosen
 
