@@ -9,7 +9,7 @@ from dispatcher import registry
 from dispatcher.core.types import PoolSpec
 from dispatcher.policies.curve import cost
 from loadgen.plot import COLOURS
-from loadgen.sim.pools import ServicePool, ServiceScene, simulate
+from loadgen.sim.pools import ServicePool, ServiceScenario, simulate
 
 HERE = Path(__file__).parent
 POOLS = (
@@ -29,7 +29,7 @@ def learned():
         made.append(registry.create("curve", rng))
         return made[0]
 
-    scene = ServiceScene(tuple(ServicePool(text) for _, text in POOLS), RATE)
+    scene = ServiceScenario(tuple(ServicePool(text) for _, text in POOLS), RATE)
     simulate(scene, make, [PoolSpec(str(i)) for i in range(len(POOLS))], REQUESTS, SEED)
     return made[0]
 

@@ -40,7 +40,9 @@ ALLOWED = {
     "dispatcher.__main__": ["dispatcher.cli"],
     "workers": [],
     "loadgen.plot": [],
-    "loadgen.attack": ["loadgen.plot", "dispatcher.core.rng", "dispatcher.errors", "workers.distributions"],
+    "loadgen.attack": [
+        "loadgen.plot", "dispatcher.core.rng", "dispatcher.errors", "workers.distributions", "workers.spec"
+    ],
     "loadgen.sim": ["loadgen.attack", *CORE, "dispatcher.policies.partial_information", "dispatcher.registry",
                     "dispatcher.telemetry.decisions", "workers"],
     "loadgen.experiments": ["loadgen.attack", "loadgen.plot", "loadgen.sim", *CORE,
@@ -60,9 +62,10 @@ PURE = (
     "workers.distributions",
     "workers.station",
     "workers.curves",
-    "workers.sharing",
+    "workers.processor_sharing",
     "workers.pool",
     "workers.profiles",
+    "workers.spec",
     "workers.scheduling",
     "loadgen.attack.arrivals",
     "loadgen.attack.arrival_fit",

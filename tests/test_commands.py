@@ -116,7 +116,7 @@ SIMULATE = ["loadgen", "simulate", "--policy", "lased", "--lam", "1", "--mu", "1
         ([*WORKERS, "--discipline", "esept", "--limit", "4"], 2, "--limit goes with --discipline fcfs or ps, not"),
         ([*WORKERS, "--discipline", "esept", "--servers", "inf"], 2, "esept needs a number of servers"),
         ([*WORKERS, "--discipline", "esept"], 2, "needs services that depend on the request"),
-        ([*WORKERS, "--service", "logistic:x1=1", "--discipline", "lcp"], 2, "lcp must know when all is over"),
+        ([*WORKERS, "--service", "logistic:x1=1", "--discipline", "lcp"], 2, "lcp needs horizon"),
         ([*WORKERS, "--service", "logistic:x1=1", "--discipline", "lcp:horizon=9,window=inf"], 2, "a whole number"),
         ([*WORKERS, "--service", "logistic:x1=1", "--discipline", "esept:age=-1"], 2, "age must be 0 or more"),
         ([*WORKERS, "--service", "logistic:x1=1", "--profile", "step:at=1,factor=2"], 2, "not depend on the request"),

@@ -1,10 +1,10 @@
-"""How fast a pool works when n requests share it: speeds of one request, and throughput curves. PURE.
+"""How fast a pool works when n requests share it: the speed of one request, and throughput curves. PURE.
 
-A shape is a function of n, the requests in service. Its `total` is the work that they get done together in a second, in
-seconds of service; called, it gives the speed of each one, total(n)/n, which is 1 for a request that is alone. A curve
-is a shape with a scale: with n requests in the pool it completes r(n) = alone × total(n) requests a second.
+A shape is a function of n, the number of requests in service. Its `total` is the work that they do together per second,
+in seconds of service. Called, it returns the speed of each one, total(n)/n, which is 1 for a request that is alone. A
+curve is a shape with a scale: with n requests in the pool it completes r(n) = alone × total(n) requests per second.
 
-A curve is written as text: `fcfs:servers=4,seconds=0.04` or `table:10,18,24`. `parse_curve` lists all forms.
+A curve is named as in a command: `fcfs:servers=4,seconds=0.04` or `table:10,18,24`. `parse_curve` lists all forms.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from workers.spec import make_from_spec, split_spec
+
 Speed = Callable[[int], float]
 
 
 class Shape(abc.ABC):
-    """The work that n requests get done in a second."""
+    """The work that n requests do together per second, by n."""
 
     __slots__ = ()
 
     @abc.abstractmethod
     def total(self, n: int) -> float:
-        """Of all n requests together; n is at least 1, and total(1) is 1."""
+        """Return the work of all n requests together; n is at least 1, and total(1) is 1."""
 
     @abc.abstractmethod
     def most(self, limit: float) -> float:
-        """The supremum of `total` over n from 1 to `limit`, which may be infinite."""
+        """Return the supremum of `total` over n from 1 to `limit`, which may be infinite."""
 
     @property
     @abc.abstractmethod
@@ -41,7 +43,7 @@ class Shape(abc.ABC):
         return math.inf
 
     def __call__(self, n: int) -> float:
-        """The speed of each of n requests."""
+        """Return the speed of each of n requests."""
         return self.total(n) / n
 
 
@@ -150,10 +152,10 @@ class Table(Shape):
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The throughput of a pool of exponential services by the number of requests in it.
+    """The throughput of a pool of exponential services, by the number of requests in it.
 
-    alone: completions a second while one request is in the pool. limit: how many are in service at once; others wait in
-    front.
+    alone: completions per second while one request is in the pool.
+    limit: the number of requests that are in service at once; the others wait.
     """
 
     shape: Shape
@@ -167,7 +169,7 @@ class Curve:
             raise ValueError(f"limit must be a whole number of at least 1, not {self.limit:g}")
 
     def rate(self, n: int) -> float:
-        """Completions a second with n requests in the pool.
+        """Return the completions per second with n requests in the pool.
 
         >>> curve = Curve(Servers(4), 25.0)
         >>> [curve.rate(n) for n in (0, 1, 4, 9)]
@@ -177,7 +179,7 @@ class Curve:
 
     @property
     def capacity(self) -> float:
-        """The supremum of `rate`, a second; infinite for an infinite server."""
+        """The supremum of `rate`, per second; infinite for an infinite server."""
         return self.alone * self.shape.most(self.limit)
 
     @property
@@ -191,62 +193,70 @@ class Curve:
         return min(self.shape.knee, self.limit)
 
 
-SHAPES: dict[str, tuple[Callable[..., Shape], tuple[str, ...]]] = {
-    "fcfs": (Servers, ("servers", "seconds")),
-    "ps": (Servers, ("servers", "seconds")),
-    "infinite": (lambda: Servers(math.inf), ("seconds",)),
-    "soft": (Soft, ("a", "seconds")),
-    "retrograde": (Retrograde, ("servers", "peak", "seconds")),
-    "limited": (Servers, ("servers", "limit", "seconds")),
-}  # by name: what makes the shape, and the options that must be given
+def _servers(servers: float, seconds: float, limit: float = math.inf) -> Curve:
+    return _scaled(Servers(servers), seconds, limit)
+
+
+def _infinite(seconds: float, limit: float = math.inf) -> Curve:
+    return _scaled(Servers(math.inf), seconds, limit)
+
+
+def _soft(a: float, seconds: float, limit: float = math.inf) -> Curve:
+    return _scaled(Soft(a), seconds, limit)
+
+
+def _retrograde(servers: float, peak: float, seconds: float, limit: float = math.inf) -> Curve:
+    return _scaled(Retrograde(servers, peak), seconds, limit)
+
+
+def _limited(servers: float, limit: float, seconds: float) -> Curve:
+    return _scaled(Servers(servers), seconds, limit)
+
+
+def _scaled(shape: Shape, seconds: float, limit: float) -> Curve:
+    """Return the curve of this shape where a request that is alone takes so many seconds."""
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"seconds must be positive, not {seconds:g}")
+    return Curve(shape, 1 / seconds, limit)
+
+
+CURVES: dict[str, Callable[..., Curve]] = {
+    "fcfs": _servers,
+    "ps": _servers,
+    "infinite": _infinite,
+    "soft": _soft,
+    "retrograde": _retrograde,
+    "limited": _limited,
+}
 
 
 def parse_curve(text: str) -> Curve:
-    """The curve that `text` describes. Raises ValueError with one line.
+    """Return the curve that `text` describes.
 
     The forms are fcfs:servers=4,seconds=0.04 (ps is the same curve), infinite:seconds=0.05, soft:a=0.1,seconds=0.02,
     retrograde:servers=4,peak=8,seconds=0.02, limited:servers=2,limit=64,seconds=0.005 and table:10,18,24 (completions a
     second with 1, 2, 3 and more requests). `seconds` is the mean time of a request that is alone. All forms but the
     table take `limit`.
 
+    Raises ValueError with one line.
+
     >>> parse_curve("table:10,18,24").rate(2), parse_curve("infinite:seconds=0.05").rate(7)
     (18.0, 140.0)
     """
-    name, _, rest = text.partition(":")
-    items = [item for item in rest.split(",") if item]
+    name, _, rest = split_spec(text)
+    if name not in (*CURVES, "table"):
+        raise ValueError(f"unknown curve {name!r}; known: {', '.join((*CURVES, 'table'))}")
+    if name in CURVES:
+        return make_from_spec(text, "curve", CURVES)
     try:
-        if name == "table":
-            rates = tuple(_number(item, "a rate") for item in items)
-            shape = Table(rates)
-            return Curve(shape, rates[0])
-        if name not in SHAPES:
-            raise ValueError(f"unknown form {name!r}; known: {', '.join((*SHAPES, 'table'))}")
-        make, needed = SHAPES[name]
-        options = _options(name, items, needed)
-        seconds, limit = options.pop("seconds"), options.pop("limit", math.inf)
-        if not 0 < seconds < math.inf:
-            raise ValueError(f"seconds must be positive, not {seconds:g}")
-        return Curve(make(**options), 1 / seconds, limit)
+        rates = tuple(_rate(item) for item in rest.replace("/", ",").split(",") if item)
+        return Curve(Table(rates), rates[0])
     except ValueError as error:
         raise ValueError(f"curve {text!r}: {error}") from None
 
 
-def _options(name: str, items: list[str], needed: tuple[str, ...]) -> dict[str, float]:
-    """The options by name: all that are needed, and `limit` if it is given."""
-    known = dict.fromkeys((*needed, "limit"))
-    options: dict[str, float] = {}
-    for item in items:
-        key, _, value = item.partition("=")
-        if key in options or key not in known:
-            raise ValueError(f"{name} takes {', '.join(known)}, each once, not {item!r}")
-        options[key] = _number(value, key)
-    if missing := [key for key in needed if key not in options]:
-        raise ValueError(f"{name} needs {', '.join(missing)}")
-    return options
-
-
-def _number(text: str, what: str) -> float:
+def _rate(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"{what} must be a number, not {text!r}") from None
+        raise ValueError(f"a rate must be a number, not {text!r}") from None

@@ -1,22 +1,23 @@
-"""Laws of service times, as pure samplers. A law is named as one types it: `exp`, `lognormal:cv=2`.
+"""Laws of service times, as pure samplers. A law is named as in a command: `exp`, `lognormal:cv=2`. PURE.
 
-Every law is parametrised by its rate R, so that its mean is 1/R seconds whatever its shape. `sample` draws from the
-stream given at construction; exponential draws are `expovariate`, one a call.
+Every law has a rate R as parameter, so that its mean is 1/R seconds whatever its shape is. `sample` draws from the
+stream of random numbers that the law got. Exponential draws are `expovariate`, one per call.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
 from workers.scheduling.contexts import Logistic
+from workers.spec import make_from_spec
 
 
 class ServiceTime(Protocol):
-    """A law of service times, seconds."""
+    """A law of service times, in seconds. now: the instant, for laws that change with time."""
 
     def sample(self, now: float) -> float: ...
     def mean(self, now: float) -> float: ...
@@ -24,7 +25,7 @@ class ServiceTime(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """Memoryless, cv = 1."""
+    """The exponential law, which has no memory; cv = 1."""
 
     rate: float
     rng: Random
@@ -38,7 +39,7 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always the mean, cv = 0."""
+    """Always the mean; cv = 0."""
 
     rate: float
     rng: Random
@@ -52,7 +53,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
-    """exp of a normal with σ² = ln(1 + cv²), scaled to the mean."""
+    """The exponential of a normal number with σ² = ln(1 + cv²), scaled to the mean."""
 
     rate: float
     rng: Random
@@ -72,7 +73,7 @@ class Lognormal:
 
 @dataclass(frozen=True, slots=True)
 class Hyperexponential:
-    """Two exponentials with balanced means: branch i with probability p_i at rate 2 p_i R, p from cv² ≥ 1."""
+    """A mixture of two exponential laws: branch i has probability p_i and rate 2 p_i R. p follows from cv² ≥ 1."""
 
     rate: float
     rng: Random
@@ -94,7 +95,7 @@ class Hyperexponential:
 
 @dataclass(frozen=True, slots=True)
 class Pareto:
-    """P(X > x) = (x_m/x)^shape, scaled to the mean; shape > 1. Its variance is infinite up to shape 2."""
+    """P(X > x) = (x_m/x)^shape, scaled to the mean, with shape > 1. Up to shape 2 the variance is infinite."""
 
     rate: float
     rng: Random
@@ -113,7 +114,7 @@ class Pareto:
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """Requests of two classes: a small `share` takes `factor` times as long as the others; both are exponential."""
+    """Two classes of requests: a small `share` takes `factor` times as long as the others. Both are exponential."""
 
     rate: float
     rng: Random
@@ -146,25 +147,8 @@ LAWS: dict[str, Callable[..., ServiceTime]] = {
 }
 
 
-def options_in(text: str, what: str, known: Collection[str]) -> tuple[str, dict[str, float]]:
-    """ "name:key=1,…" taken apart: a known name and its numbers. what: how an error calls it. Raises ValueError."""
-    name, _, rest = text.partition(":")
-    if name not in known:
-        raise ValueError(f"unknown {what} {name!r}; known: {', '.join(known)}")
-    options = {}
-    for item in filter(None, rest.split(",")):
-        key, _, value = item.partition("=")
-        if key in options:
-            raise ValueError(f"{what} {text!r} names {key!r} twice")
-        try:
-            options[key] = float(value)
-        except ValueError:
-            raise ValueError(f"{what} {text!r}: {key!r} must be a number, as in {name}:{key}=2") from None
-    return name, options
-
-
 def parse(text: str, rate: float, rng: Random) -> ServiceTime:
-    """The law named by `text` at this rate. Raises ValueError with one clear line.
+    """Make the law that `text` describes, at this rate. Raises ValueError with one clear line.
 
     >>> parse("lognormal:cv=0.5", 10.0, Random(1)).mean(0.0)
     0.1
@@ -175,8 +159,4 @@ def parse(text: str, rate: float, rng: Random) -> ServiceTime:
     """
     if not 0 < rate < math.inf:
         raise ValueError(f"the rate must be positive, not {rate:g}")
-    name, options = options_in(text, "service law", LAWS)
-    try:
-        return LAWS[name](rate, rng, **options)
-    except TypeError:
-        raise ValueError(f"service law {name!r} takes no option {', '.join(options)}") from None
+    return make_from_spec(text, "service law", LAWS, rate, rng)

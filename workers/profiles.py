@@ -1,28 +1,31 @@
-"""How a pool's speed changes with time, as a factor on its rate. PURE: no clock.
+"""How the speed of a pool changes with time, as a factor on its rate. PURE: no clock.
 
-A profile is named as one types it: `step:at=60,factor=0.2` (from 60 s on a fifth as fast), `wave:period=60,depth=0.5`
-(factor 1 ± 0.5, sinusoidal). A job's whole service is at the speed of the instant at which it starts.
+A profile is named as in a command: `step:at=60,factor=0.2` is a fifth as fast from 60 s on, and
+`wave:period=60,depth=0.5` has the factor 1 ± 0.5, as a sine. The whole service of a job runs at the speed of the
+instant at which it starts.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from workers.distributions import ServiceTime, options_in
+from workers.distributions import ServiceTime
+from workers.spec import make_from_spec
 
 
 class Profile(Protocol):
-    """The factor on a rate at an instant, positive."""
+    """A positive factor on a rate, by instant."""
 
     def factor_at(self, now: float) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`factor` from the instant `at` on, 1 before; seconds from the start."""
+    """The factor is 1 before the instant `at`, in seconds from the start, and `factor` from then on."""
 
     at: float
     factor: float
@@ -37,7 +40,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """1 + depth sin(2πt/period), 0 ≤ depth < 1."""
+    """The factor is 1 + depth sin(2πt/period), with 0 ≤ depth < 1; period in seconds."""
 
     period: float
     depth: float = 0.5
@@ -65,18 +68,14 @@ class Profiled:
         return self.law.mean(now) / self.profile.factor_at(now - self.origin)
 
 
-PROFILES: dict[str, type[Step] | type[Wave]] = {"step": Step, "wave": Wave}
+PROFILES: dict[str, Callable[..., Profile]] = {"step": Step, "wave": Wave}
 
 
 @functools.cache
 def parse_profile(text: str) -> Profile:
-    """The profile named by `text`. Raises ValueError with one clear line.
+    """Make the profile that `text` describes. Raises ValueError with one clear line.
 
     >>> parse_profile("step:at=60,factor=0.2").factor_at(61.0)
     0.2
     """
-    name, options = options_in(text, "profile", PROFILES)
-    try:
-        return PROFILES[name](**options)
-    except TypeError as error:
-        raise ValueError(f"profile {text!r}: {str(error).partition('() ')[2]}") from None
+    return make_from_spec(text, "profile", PROFILES)

@@ -1,7 +1,7 @@
-"""A station: c servers that take one job after the other, as arithmetic. No clock, no dice, no I/O.
+"""A station: c servers that serve jobs in order, as arithmetic. PURE: no clock, no random numbers, no I/O.
 
-A job's end is known the instant it is admitted, end = max(earliest free server, arrival) + work. Whoever keeps real
-time finishes it at that instant, so that timer errors never add up.
+The end of a job is known when it is admitted: end = max(earliest free server, arrival) + work. A pool in real time
+finishes the job at that instant, so the errors of timers never add up.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import heapq
 
 
 class Station:
-    """servers: c ≥ 1.
+    """Computes when jobs start and end on `servers` servers, at least 1.
 
     >>> station = Station()
     >>> station.admit(0.0, 2.0), station.admit(1.0, 2.0), station.admit(9.0, 2.0)
@@ -25,12 +25,14 @@ class Station:
         self._free_at = [float("-inf")] * servers
 
     def starts_at(self, now: float) -> float:
-        """When a job that arrives now would start."""
+        """Return the instant at which a job that arrives now would start."""
         return max(self._free_at[0], now)
 
     def admit(self, now: float, work: float) -> float:
-        """Take a job of `work` seconds at `now` or when a server is free; returns when it finishes. Jobs are admitted
-        in the order in which they are to be begun."""
+        """Start a job at `now`, or when a server is free after that, and return its end.
+
+        work: the job's service time, in seconds. Jobs must be admitted in the order in which they start.
+        """
         finish = max(self._free_at[0], now) + work
         heapq.heapreplace(self._free_at, finish)
         return finish

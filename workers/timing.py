@@ -1,7 +1,8 @@
 """An event loop whose timers are good to some tens of microseconds.
 
-asyncio waits in epoll, which counts in milliseconds, so its timers fire 0.5 ms late on average. select(2) takes
-microseconds, and an epoll descriptor can be waited for like any other: wait there first, then ask epoll what came.
+asyncio waits in epoll, which counts milliseconds, so its timers fire 0.5 ms late on average. select(2) counts
+microseconds and can wait for the epoll descriptor like for any other. So this loop first waits in select, and then asks
+epoll what has happened.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 if sys.platform == "linux":
 
     class PreciseSelector(selectors.EpollSelector):
-        """epoll with the time-outs of select."""
+        """Waits for epoll with the time-outs of select."""
 
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, Any]]:
             if timeout is not None and timeout > 0:
@@ -28,5 +29,5 @@ else:
 
 
 def precise_loop() -> asyncio.AbstractEventLoop:
-    """A new loop of that kind."""
+    """Make a new event loop with precise timers."""
     return asyncio.SelectorEventLoop(PreciseSelector())

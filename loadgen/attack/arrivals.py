@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.distributions import options_in
+from workers.spec import make_from_spec
 
 Times = NDArray[np.float64]
 
@@ -281,11 +281,13 @@ PROCESSES: dict[str, Callable[..., ArrivalProcess]] = {
 
 
 def parse(text: str, lam: float, rng: Random) -> ArrivalProcess:
-    """The process named by `text`, as in `mmpp:ratio=5,period=100`. Raises ValueError with one clear line."""
+    """Make the process that `text` describes, as in `mmpp:ratio=5,period=100`.
+
+    lam: arrivals per second.
+    rng: the random numbers of the process.
+
+    Raises ValueError with one clear line.
+    """
     if not 0 < lam < math.inf:
         raise ValueError(f"the rate must be positive, not {lam:g}")
-    name, options = options_in(text, "arrivals", PROCESSES)
-    try:
-        return PROCESSES[name](lam, rng, **options)
-    except TypeError:
-        raise ValueError(f"arrivals {name!r} takes no option {', '.join(options)}") from None
+    return make_from_spec(text, "arrivals", PROCESSES, lam, rng)

@@ -79,7 +79,7 @@ def _solved(system: theory.System, name: str, routing: theory.Routing) -> theory
     if not steady.edge <= MOST_LOST:
         raise ConfigError(
             f"the load is too high for exact values: with {system.side} states a pool {name} would lose "
-            f"{steady.edge:.0e} of the requests; raise --side (at most {theory.MOST[len(system.mu)]}) or simulate"
+            f"{steady.edge:.0e} of the requests; raise --side (at most {theory.MAX_STATES[len(system.mu)]}) or simulate"
         )
     return steady
 

@@ -1,6 +1,6 @@
-"""Runs scenarios in the compiled kernel, with the very streams of `model.simulate`, and says which ones it can run.
+"""Runs scenarios in the compiled kernel, with the same random streams as `model.simulate`.
 
-numba is imported only when a scenario is run: it is an extra, and slow to import.
+numba is imported only when a scenario is run, because it is an extra and slow to import.
 """
 
 from __future__ import annotations
@@ -28,19 +28,32 @@ from loadgen.sim.model import Result, Scenario
 if TYPE_CHECKING:
     from loadgen.sim import kernel
 
-KINDS = ("random", "round_robin", "jsq", "esed", "sed", "greedy", "nq", "lased", "optimistic")  # as in the kernel
+KINDS = (
+    "random",
+    "round_robin",
+    "jsq",
+    "esed",
+    "sed",
+    "greedy",
+    "nq",
+    "lased",
+    "optimistic",
+)  # in the order of the kernel's constants
 CAUSES = (Cause.EXPLORATION, Cause.ESTIMATION, Cause.OVERFLOW)
 
 
 def obstacle(scenario: Scenario) -> str | None:
-    """Why the kernel cannot run this scenario; None if it can. Raises ConfigError for what no engine can run."""
+    """Return why the kernel cannot run this scenario, None if it can.
+
+    Raises ConfigError if no engine can run it.
+    """
     policy = registry.create(scenario.policy, Random(0), scenario.policy_options)
     if scenario.policy not in KINDS or type(policy).__module__ != f"dispatcher.policies.{scenario.policy}":
         return f"policy {scenario.policy!r} is not compiled; compiled are: {', '.join(KINDS)}"
     if getattr(policy, "estimator", "mean") != "mean":
         return "of the estimators only the mean is compiled"
     if getattr(policy, "memory", FOREVER) != FOREVER:
-        return "forgetting is not compiled; set memory=-1"
+        return "estimates that fade are not compiled; set memory=-1"
     if any(scenario.profiles):
         return "rates that change are not compiled"
     if find_spec("numba") is None:
@@ -53,34 +66,33 @@ def obstacle(scenario: Scenario) -> str | None:
 
 
 class Compiled:
-    """One scenario, made ready for many seeds. Raises ConfigError where there is an `obstacle`.
+    """Prepares one scenario for many seeds. Raises ConfigError if there is an `obstacle`.
 
-    The first one in a process loads the kernel; the first one on a machine compiles it, which takes some ten seconds.
+    The first one in a process loads the kernel. The first one on a machine compiles it, which takes ten seconds.
     """
 
     def __init__(self, scenario: Scenario) -> None:
         if reason := obstacle(scenario):
             raise ConfigError(f"--engine compiled cannot run this: {reason}")
-        from loadgen.sim import kernel
-        from loadgen.sim import rng as twister
+        from loadgen.sim import kernel, rng
 
-        self._kernel, self._twister = kernel, twister
+        self._kernel, self._rng = kernel, rng
         self.scenario = scenario
         self._marks = np.array(scenario.marks)
-        law, self._pools = self._made_pools()
-        self._rule = self._made_rule(law)
+        law, self._pools = self._make_pools()
+        self._rule = self._make_rule(law)
 
     def simulate(self, seed: int, keep_rows: bool = False) -> Result:
-        """As `model.simulate`."""
+        """Run one replication, as `model.simulate` does."""
         scenario, pools, n, size = self.scenario, self._pools.copy(), len(self._pools), self.scenario.arrivals
         rows = size if keep_rows else 0
         trace = self._kernel.Trace(np.zeros((rows, 4), np.int64), np.zeros((rows, n), np.int64), np.zeros((rows, n)))
-        streams = self._twister.records_of(stream(seed, "policy"), *(stream(seed, f"work/{i}") for i in range(n)))
+        streams = self._rng.records_of(stream(seed, "policy"), *(stream(seed, f"work/{i}") for i in range(n)))
         instants, lives = self._instants(seed), np.zeros(1, self._kernel.LIFE_FIELDS)
         curve, joined, causes, sojourns = self._kernel.simulate(
             instants, self._rule, pools, lives, streams, scenario.warmup, self._marks, trace
         )
-        began_at = float(instants[scenario.warmup - 1]) if scenario.warmup else 0.0
+        warm_at = float(instants[scenario.warmup - 1]) if scenario.warmup else 0.0
         learns = self._rule.kind >= self._kernel.GREEDY
         return Result(
             seed=seed,
@@ -88,23 +100,21 @@ class Compiled:
             regret_curve=tuple(curve.tolist()),
             joined_curve=tuple(map(tuple, joined.tolist())),
             by_cause=dict(zip(CAUSES, causes.tolist(), strict=True)),
-            mean_in_system=sojourns / max(float(instants[-1]) - began_at, 1e-300),
+            mean_in_system=sojourns / max(float(instants[-1]) - warm_at, 1e-300),
             mean_response=sojourns / (size - scenario.warmup),
             shares=tuple((pools["joined"] / size).tolist()),
-            estimates=tuple(
-                float(p["N"] / p["S"]) if learns and p["S"] > 0 else float(p["guess"]) for p in pools
-            ),
+            estimates=tuple(float(p["N"] / p["S"]) if learns and p["S"] > 0 else float(p["guess"]) for p in pools),
             episodes=int(lives[0]["episode"]),
             explored_episodes=int(lives[0]["explored_in_all"]),
             rows=_rows(instants, trace) if keep_rows else (),
-        )  # fmt: skip
+        )
 
     def _instants(self, seed: int) -> NDArray[np.float64]:
-        """The arrivals, seconds."""
+        """Return the instants of the arrivals, in seconds."""
         scenario, gaps = self.scenario, stream(seed, "arrivals")
         instants = np.empty(scenario.arrivals)
         if scenario.process == "poisson":
-            self._twister.poisson_instants(self._twister.records_of(gaps)[0], scenario.lam, instants)
+            self._rng.poisson_instants(self._rng.records_of(gaps)[0], scenario.lam, instants)
             return instants
         process, now = processes.parse(scenario.process, scenario.lam, gaps), 0.0
         for i in range(scenario.arrivals):
@@ -113,7 +123,8 @@ class Compiled:
             instants[i] = now = arrival
         return instants
 
-    def _made_rule(self, law: int) -> kernel.Rule:
+    def _make_rule(self, law: int) -> kernel.Rule:
+        """Return the policy with its options as numbers; options that it does not have are 0."""
         policy = registry.create(self.scenario.policy, Random(0), self.scenario.policy_options)
 
         def option(name: str, default: Any) -> Any:
@@ -133,26 +144,26 @@ class Compiled:
             law=law,
         )
 
-    def _made_pools(self) -> tuple[int, NDArray[Any]]:
-        """The code of the law of service times, and the pools with its parameters."""
-        scenario, twister = self.scenario, self._twister
+    def _make_pools(self) -> tuple[int, NDArray[Any]]:
+        """Return the kernel's number of the law of service times, and the pools with its parameters."""
+        scenario, rng = self.scenario, self._rng
         pools = np.zeros(len(scenario.mu), self._kernel.POOL_FIELDS)
         pools["mu"], pools["guess"], pools["servers"] = scenario.mu, scenario.guess, scenario.servers or 1
         match laws.parse(scenario.service, 1.0, Random(0)):
             case laws.Fixed():
-                return twister.FIXED, pools
+                return rng.FIXED, pools
             case laws.Lognormal(cv=cv):
                 variance = math.log(1 + cv**2)
                 pools["a"] = [-variance / 2 - math.log(rate) for rate in scenario.mu]
                 pools["b"] = math.sqrt(variance)
-                return twister.LOGNORMAL, pools
+                return rng.LOGNORMAL, pools
             case laws.Hyperexponential(cv=cv):
                 pools["a"] = (1 + math.sqrt((cv**2 - 1) / (cv**2 + 1))) / 2
-                return twister.HYPEREXP, pools
+                return rng.HYPEREXP, pools
             case laws.Pareto(shape=shape):
                 pools["a"], pools["b"] = -1.0 / shape, [(shape - 1) / (shape * rate) for rate in scenario.mu]
-                return twister.PARETO, pools
-        return twister.EXP, pools
+                return rng.PARETO, pools
+        return rng.EXP, pools
 
 
 def _rows(instants: NDArray[np.float64], trace: kernel.Trace) -> tuple[DecisionRecord, ...]:

@@ -1,11 +1,11 @@
-"""The simulator as compiled functions: `model.simulate` without objects, for sweeps of millions of arrivals.
+"""The simulator as compiled functions, for sweeps of millions of arrivals: `model.simulate` without objects.
 
-It repeats router, policies and regret operation by operation, in floating point and in the order of events; the tests
-hold it against `model.simulate` decision by decision. It is a copy on purpose, made for speed; where the two differ,
-this one is wrong. Importing this module needs numba (the extra `compiled`).
+It repeats the Router, the policies and the regret operation by operation, in the same floating-point arithmetic and
+with the same order of events. The tests hold it equal to `model.simulate`, decision by decision. It is a copy made for
+speed; where the two differ, this one is wrong. Importing this module needs numba (the extra `compiled`).
 
-Symbols: q requests in flight, N and S observations and their total time, mu the true rate, rate the one decided upon.
-Records rather than objects: numba counts references to every array that it passes on, and records have none.
+Symbols: q requests in flight; N and S observations and their total time; mu the true rate; rate the estimate in use.
+Pools are records and not objects: numba counts references to every array that it passes on, and records have none.
 """
 
 from __future__ import annotations
@@ -22,25 +22,30 @@ TOLERANCE = 1e-9
 RANDOM, ROUND_ROBIN, JSQ, ESED, SED, GREEDY, NQ, LASED, OPTIMISTIC = range(9)
 FIRST, RANDOMLY, SLOWEST, FASTEST = range(4)
 EXPLORATION, ESTIMATION, OVERFLOW = range(3)
-AT, NUMBER, SECONDS, POOL = range(4)  # columns of the heap of departures, a row each
+AT, NUMBER, SECONDS, POOL = range(4)  # columns of the heap of departures; each departure is a row
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# A pool. a, b: parameters of its law; speed: by which ties are told apart; left: trials to give; joined: requests;
-# awaited: 1 if the pool was busy as the episode began and has not been empty since, with episodes by pool.
+# A pool has these fields. a, b: parameters of its law of service times. speed: the rate that breaks ties. weighed: the
+# rate to the power of the exponent. left: trials that it still gets. joined: requests so far. awaited: with episodes by
+# pool, 1 if the pool was busy when the episode began and has not been empty since.
 FLOATS = ("mu", "guess", "a", "b", "N", "S", "rate", "speed", "weighed", "score")
-POOL_FIELDS = np.dtype([(name, np.float64) for name in FLOATS]
-                       + [(name, np.int64) for name in ("servers", "q", "left", "joined", "awaited")])  # fmt: skip
+INTEGERS = ("servers", "q", "left", "joined", "awaited")
+POOL_FIELDS = np.dtype([*((name, np.float64) for name in FLOATS), *((name, np.int64) for name in INTEGERS)])
 Pools = NDArray[Any]  # of POOL_FIELDS
-# The open episode's number, its arrivals and whether it explored; explored ones in all; trials to give in all; pools
-# that are awaited; whose turn it was last.
+# What is known of the episodes: the number of the open one, its arrivals, and whether it explored; the number that
+# explored; the trials still to be given in all; the pools that are awaited; the pool whose turn it was last.
 LIFE = ("episode", "arrivals", "explored", "explored_in_all", "to_try", "awaited", "turn")
 LIFE_FIELDS = np.dtype([(name, np.int64) for name in LIFE])
 Life = Any  # a record of LIFE_FIELDS
 
 
 class Rule(NamedTuple):
-    """A policy and its options, as numbers; by_pool: episodes end by pool; law: of service times."""
+    """A policy and its options, as numbers.
+
+    by_pool: whether episodes end by pool.
+    law: the law of service times, as `rng.service` reads it.
+    """
 
     kind: int
     ties: int
@@ -56,8 +61,11 @@ class Rule(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """A row a decision, or no rows. decided: pool, whether it was forced, cause (−1 is right), episode; q and rates: by
-    pool, as seen at the decision."""
+    """The record of all decisions, one row each; without rows none is recorded.
+
+    decided: pool, whether it was a forced trial, cause of regret (−1 for a right decision), episode.
+    q, rates: by pool, as they were at the decision.
+    """
 
     decided: Ints
     q: Ints
@@ -65,35 +73,35 @@ class Trace(NamedTuple):
 
 
 @compiled
-def ahead(q: int, c: int) -> float:
-    """`core.delay.work_ahead`."""
+def work_ahead(q: int, c: int) -> float:
+    """Repeat `core.expected_delay.work_ahead`."""
     return q + 1.0 if c == 1 else max(0, q + 1 - c) / c + 1.0
 
 
 @compiled
-def power(rate: float, exponent: float) -> float:
+def rate_to_power(rate: float, exponent: float) -> float:
     return rate if exponent == 1.0 else math.pow(rate, exponent)
 
 
 @compiled
-def believe(pools: Pools, i: int, rule: Rule) -> None:
-    """Decide upon the latest estimate of pool i."""
+def update_rate(pools: Pools, i: int, rule: Rule) -> None:
+    """Take the latest estimate of pool i as the rate in use."""
     pool = pools[i]
     pool.rate = pool.speed = (pool.N + rule.bonus) / pool.S if pool.S > 0 else pool.guess
-    pool.weighed = power(pool.rate, rule.exponent)
+    pool.weighed = rate_to_power(pool.rate, rule.exponent)
 
 
 @compiled
-def begin(pools: Pools, life: Life, rule: Rule) -> None:
-    """What is believed before the first arrival."""
+def initialise(pools: Pools, life: Life, rule: Rule) -> None:
+    """Set the state before the first arrival."""
     life.episode, life.turn = 1, -1
     for i in range(pools.size):
         pool = pools[i]
         pool.N, pool.S = rule.prior_weight, rule.prior_weight / pool.guess
         pool.rate, pool.speed = pool.guess, pool.mu if rule.kind == SED else pool.guess
-        pool.weighed = power(pool.speed, rule.exponent)
+        pool.weighed = rate_to_power(pool.speed, rule.exponent)
         if rule.kind >= GREEDY:
-            believe(pools, i, rule)
+            update_rate(pools, i, rule)
 
 
 @compiled
@@ -102,19 +110,19 @@ def end_episode(pools: Pools, life: Life, rule: Rule) -> None:
     life.arrivals = life.explored = 0
     if rule.kind == LASED:
         for i in range(pools.size):
-            believe(pools, i, rule)
+            update_rate(pools, i, rule)
 
 
 @compiled
-def learn(pools: Pools, life: Life, rule: Rule, i: int, seconds: float, empty: bool) -> None:
-    """A request has left pool i. empty: the system is."""
+def depart(pools: Pools, life: Life, rule: Rule, i: int, seconds: float, empty: bool) -> None:
+    """Complete a request of pool i after so many seconds of service. empty: whether the system is empty now."""
     pool = pools[i]
     pool.q -= 1
     if rule.kind >= GREEDY:
         pool.N += 1
         pool.S += seconds
         if rule.kind != LASED:
-            believe(pools, i, rule)
+            update_rate(pools, i, rule)
     if rule.by_pool and pool.q == 0:
         life.awaited -= pool.awaited
         pool.awaited = 0
@@ -125,7 +133,7 @@ def learn(pools: Pools, life: Life, rule: Rule, i: int, seconds: float, empty: b
 
 @compiled
 def await_busy(pools: Pools, life: Life) -> None:
-    """`policies.lased` with episodes by pool: note the pools that are busy as an episode begins."""
+    """Mark the pools that are busy as an episode begins: `policies.lased` with episodes by pool."""
     life.awaited = 0
     for i in range(pools.size):
         pools[i].awaited = 1 if pools[i].q else 0
@@ -133,8 +141,8 @@ def await_busy(pools: Pools, life: Life) -> None:
 
 
 @compiled
-def prepare(pools: Pools, life: Life, rule: Rule) -> None:
-    """`policies.lased` before an arrival: close an episode that is too long, begin one with an exploration."""
+def prepare_episode(pools: Pools, life: Life, rule: Rule) -> None:
+    """Before an arrival, end an episode that is too long, and start the trials of a new one: `policies.lased`."""
     if rule.max_episode_arrivals and life.arrivals >= rule.max_episode_arrivals and not life.to_try:
         end_episode(pools, life, rule)
     if life.arrivals == 0:
@@ -152,12 +160,12 @@ def prepare(pools: Pools, life: Life, rule: Rule) -> None:
 
 
 @compiled
-def weigh(pools: Pools, rule: Rule) -> None:
-    """The scores of an index policy; infinite where `nq` has an idle pool to prefer."""
+def score_pools(pools: Pools, rule: Rule) -> None:
+    """Compute the scores of an index policy. Under `nq` busy pools score infinity while some pool is idle."""
     idle = False
     for i in range(pools.size):
         pool = pools[i]
-        pool.score = float(pool.q) if rule.kind == JSQ else ahead(pool.q, pool.servers) / pool.weighed
+        pool.score = float(pool.q) if rule.kind == JSQ else work_ahead(pool.q, pool.servers) / pool.weighed
         idle = idle or pool.q < pool.servers
     if rule.kind == NQ and idle:
         for i in range(pools.size):
@@ -166,8 +174,8 @@ def weigh(pools: Pools, rule: Rule) -> None:
 
 
 @compiled
-def least(pools: Pools, ties: int, dice: Stream) -> int:
-    """`core.choosing.argmin`."""
+def least_score(pools: Pools, ties: int, rng: Stream) -> int:
+    """Repeat `core.argmin.argmin`: return the pool of the least score, and break ties by the rule."""
     low = pools[0].score
     for i in range(1, pools.size):
         low = min(low, pools[i].score)
@@ -179,7 +187,7 @@ def least(pools: Pools, ties: int, dice: Stream) -> int:
             if best < 0 or slower or (ties == FASTEST and pools[i].speed > pools[best].speed):
                 best = i
     if ties == RANDOMLY and tied > 1:
-        left = int(uniform(dice) * tied)
+        left = int(uniform(rng) * tied)
         for i in range(pools.size):
             if pools[i].score <= limit:
                 if left == 0:
@@ -197,8 +205,8 @@ def has_other_room(pools: Pools, best: int) -> bool:
 
 
 @compiled
-def trial(pools: Pools, rule: Rule, best: int, n: int) -> int:
-    """`policies.optimistic`: the pool to try at the n-th arrival, −1 if none."""
+def pool_to_try(pools: Pools, rule: Rule, best: int, n: int) -> int:
+    """Return the pool to try at the n-th arrival, −1 for none: `policies.optimistic`."""
     if not has_other_room(pools, best):
         return -1
     log = math.log(n + 1.0)
@@ -211,7 +219,7 @@ def trial(pools: Pools, rule: Rule, best: int, n: int) -> int:
             if pool.N > 0:
                 root = 1 - 1 / (9 * pool.N) + z / (3 * math.sqrt(pool.N))
                 bound = max(pool.N * math.pow(max(0.0, root), 3.0), pool.N) / pool.S
-                delay = ahead(pool.q, pool.servers) / power(bound, rule.exponent)
+                delay = work_ahead(pool.q, pool.servers) / rate_to_power(bound, rule.exponent)
             if delay < lowest:
                 lowest, chosen = delay, i
     return chosen
@@ -219,7 +227,7 @@ def trial(pools: Pools, rule: Rule, best: int, n: int) -> int:
 
 @compiled
 def next_trial(pools: Pools) -> int:
-    """`policies.lased`: the pool with the most trials left."""
+    """Return the pool with the most trials left and count one down: `policies.lased`."""
     most = 0
     for i in range(pools.size):
         if pools[i].left > pools[most].left:
@@ -229,23 +237,23 @@ def next_trial(pools: Pools) -> int:
 
 
 @compiled
-def choose(pools: Pools, life: Life, rule: Rule, n: int, dice: Stream) -> tuple[int, bool]:
-    """The pool of the n-th arrival, and whether it is a forced trial."""
+def choose(pools: Pools, life: Life, rule: Rule, n: int, rng: Stream) -> tuple[int, bool]:
+    """Return the pool of the n-th arrival, and whether it is a forced trial."""
     if rule.kind == LASED:
-        prepare(pools, life, rule)
+        prepare_episode(pools, life, rule)
     life.arrivals += 1
     if rule.kind == RANDOM:
-        return int(uniform(dice) * pools.size), False
+        return int(uniform(rng) * pools.size), False
     if rule.kind == ROUND_ROBIN:
         life.turn = (life.turn + 1) % pools.size
         return life.turn, False
     if life.to_try:
         life.to_try -= 1
         return next_trial(pools), True
-    weigh(pools, rule)
-    chosen = least(pools, rule.ties, dice)
+    score_pools(pools, rule)
+    chosen = least_score(pools, rule.ties, rng)
     if rule.kind == OPTIMISTIC:
-        tried = trial(pools, rule, chosen, n)
+        tried = pool_to_try(pools, rule, chosen, n)
         if tried >= 0:
             life.explored_in_all += 1 - life.explored
             life.explored = 1
@@ -254,13 +262,13 @@ def choose(pools: Pools, life: Life, rule: Rule, n: int, dice: Stream) -> tuple[
 
 
 @compiled
-def judge(pools: Pools, chosen: int, forced: bool, episode: int) -> int:
-    """`core.regret`: the cause of a wrong decision, −1 if it was right."""
+def regret_cause(pools: Pools, chosen: int, forced: bool, episode: int) -> int:
+    """Return the cause of a wrong decision, −1 if it was right, as `core.regret` does."""
     mine = pools[chosen]
-    w, wrong, longest = ahead(mine.q, mine.servers), False, 0
+    w, wrong, longest = work_ahead(mine.q, mine.servers), False, 0
     for i in range(pools.size):
         pool = pools[i]
-        a, b = w * pool.mu, ahead(pool.q, pool.servers) * mine.mu
+        a, b = w * pool.mu, work_ahead(pool.q, pool.servers) * mine.mu
         wrong = wrong or a - b > TOLERANCE * (a + b)
         longest = max(longest, pool.q)
     if not wrong:
@@ -271,8 +279,8 @@ def judge(pools: Pools, chosen: int, forced: bool, episode: int) -> int:
 
 
 @compiled
-def note(trace: Trace, j: int, pools: Pools, chosen: int, forced: bool, cause: int, episode: int) -> None:
-    """The row of decision j."""
+def record_decision(trace: Trace, j: int, pools: Pools, chosen: int, forced: bool, cause: int, episode: int) -> None:
+    """Write the row of decision j."""
     decided = trace.decided
     decided[j, 0], decided[j, 1], decided[j, 2], decided[j, 3] = chosen, forced, cause, episode
     for i in range(pools.size):
@@ -280,46 +288,46 @@ def note(trace: Trace, j: int, pools: Pools, chosen: int, forced: bool, cause: i
 
 
 @compiled
-def move(heap: Floats, source: int, target: int) -> None:
+def copy_row(heap: Floats, source: int, target: int) -> None:
     for column in range(4):
         heap[target, column] = heap[source, column]
 
 
 @compiled
-def before(heap: Floats, i: int, j: int) -> bool:
-    """Departures in order of time, then of arrival."""
+def is_before(heap: Floats, i: int, j: int) -> bool:
+    """Return whether departure i comes before j: by instant, then by number of arrival."""
     first, second = heap[i, AT], heap[j, AT]
     return bool(first < second or (first == second and heap[i, NUMBER] < heap[j, NUMBER]))
 
 
 @compiled
 def push(heap: Floats, size: int, at: float, number: int, seconds: float, pool: int) -> None:
-    """Add a departure to a heap of `size`, which must have room for two rows more: the last row is a scratch place."""
+    """Add a departure to a heap of `size` rows. There must be room for two more; the last row is scratch space."""
     hole, new = size, heap.shape[0] - 1
     heap[new, AT], heap[new, NUMBER], heap[new, SECONDS], heap[new, POOL] = at, number, seconds, pool
-    while hole and before(heap, new, (hole - 1) // 2):
-        move(heap, (hole - 1) // 2, hole)
+    while hole and is_before(heap, new, (hole - 1) // 2):
+        copy_row(heap, (hole - 1) // 2, hole)
         hole = (hole - 1) // 2
-    move(heap, new, hole)
+    copy_row(heap, new, hole)
 
 
 @compiled
 def pop(heap: Floats, size: int) -> None:
-    """Drop the first departure of a heap of `size`."""
+    """Remove the first departure of a heap of `size` rows."""
     last, hole, child = size - 1, 0, 1
     while child < last:
-        if child + 1 < last and before(heap, child + 1, child):
+        if child + 1 < last and is_before(heap, child + 1, child):
             child += 1
-        if before(heap, last, child):
+        if is_before(heap, last, child):
             break
-        move(heap, child, hole)
+        copy_row(heap, child, hole)
         hole, child = child, 2 * child + 1
-    move(heap, last, hole)
+    copy_row(heap, last, hole)
 
 
 @compiled
 def admit(free_at: Floats, pool: int, servers: int, now: float, seconds: float) -> float:
-    """`workers.station`: when a job that joins now will be done."""
+    """Start a job at its pool and return its end, as `workers.station` does."""
     server = 0
     for other in range(1, servers):
         if free_at[pool, other] < free_at[pool, server]:
@@ -330,13 +338,25 @@ def admit(free_at: Floats, pool: int, servers: int, now: float, seconds: float) 
 
 
 @compiled
-def simulate(instants: Floats, rule: Rule, pools: Pools, lives: Any, streams: NDArray[Any], warmup: int, marks: Ints,
-             trace: Trace) -> tuple[Ints, Ints, Ints, float]:  # fmt: skip
-    """One replication; leaves what was learned in pools, shape (n,), and lives, shape (1,).
+def simulate(
+    instants: Floats,
+    rule: Rule,
+    pools: Pools,
+    lives: Any,
+    streams: NDArray[Any],
+    warmup: int,
+    marks: Ints,
+    trace: Trace,
+) -> tuple[Ints, Ints, Ints, float]:
+    """Simulate one replication. Return regret and requests by pool at the marks, regret by cause, and sojourn times.
 
-    instants: arrivals. streams: that of the policy first, then one a pool. marks: after how many arrivals the
-    regret is noted, increasing. Returns regret and requests by pool at the marks, regret by cause, and the sum of the
-    sojourn times after the warm-up.
+    The sojourn times are their sum after the warm-up, in seconds.
+
+    instants: of the arrivals, in seconds.
+    pools, lives: records of shapes (n,) and (1,); the final state is left in them.
+    streams: random numbers of the policy first, then of each pool's services.
+    warmup: number of arrivals that the sojourn times leave out.
+    marks: numbers of arrivals after which the regret is recorded, increasing.
     """
     life, size, servers = lives[0], instants.size, 1
     for i in range(pools.size):
@@ -346,22 +366,22 @@ def simulate(instants: Floats, rule: Rule, pools: Pools, lives: Any, streams: ND
     curve, joined = np.zeros(marks.size, np.int64), np.zeros((marks.size, pools.size), np.int64)
     causes, mark, sojourns = np.zeros(3, np.int64), 0, 0.0
     traced = trace.decided.size > 0
-    begin(pools, life, rule)
+    initialise(pools, life, rule)
     for j in range(size + 1):
         now = instants[j] if j < size else np.inf
         while in_flight and heap[0, AT] <= now:
             i, seconds = int(heap[0, POOL]), heap[0, SECONDS]
             pop(heap, in_flight)
             in_flight -= 1
-            learn(pools, life, rule, i, seconds, in_flight == 0)
+            depart(pools, life, rule, i, seconds, in_flight == 0)
         if j == size:
             break
         i, forced = choose(pools, life, rule, j + 1, streams[0])
-        cause = judge(pools, i, forced, life.episode)
+        cause = regret_cause(pools, i, forced, life.episode)
         if cause >= 0:
             causes[cause] += 1
         if traced:
-            note(trace, j, pools, i, forced, cause, life.episode)
+            record_decision(trace, j, pools, i, forced, cause, life.episode)
         pool = pools[i]
         seconds = service(streams[i + 1], rule.law, pool.mu, pool.a, pool.b)
         finish = admit(free_at, i, pool.servers, now, seconds)

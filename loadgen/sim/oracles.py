@@ -1,4 +1,4 @@
-"""Policies with full knowledge of the pools of `sim.pools`, for comparison. They learn nothing."""
+"""Policies with full knowledge of the simulated pools, as a yardstick for the others. They learn nothing."""
 
 from __future__ import annotations
 
@@ -8,88 +8,85 @@ from typing import Any
 from dispatcher import registry
 from dispatcher.core.argmin import argmin
 from dispatcher.core.policy import BasePolicy, FleetView, PoolView
-from dispatcher.core.types import Change, Completion, Decision, Job
+from dispatcher.core.types import Change, Decision, Job
 from dispatcher.errors import ConfigError
-from loadgen.sim.pools import ServiceChange, ServiceScene
+from loadgen.sim.pools import ServiceChange, ServiceScenario
 from workers.curves import Curve, Servers
 
 
-class TrueDelay(BasePolicy):
-    """Shortest Expected Delay with the true throughput curve: least n/r(n) with n = q + 1. Network times are not known.
-
-    Changes of speed and capacity are known at once.
-    """
-
-    def __init__(self, scene: ServiceScene, rng: Random) -> None:
-        super().__init__(rng=rng)
-        self._curves = [pool.curve for pool in scene.pools]
-        self._speeds = [1.0] * len(scene.pools)
+class LeastCost(BasePolicy):
+    """Chooses the pool of the least cost; the first one if several have it. A subclass has to override `cost`."""
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
-        return Decision(argmin(fleet.pools, [self._delay(pool) for pool in fleet.pools]).id)
+        return Decision(argmin(fleet.pools, [self.cost(pool, job) for pool in fleet.pools]).id)
 
-    def _delay(self, pool: PoolView) -> float:
+    def cost(self, pool: PoolView, job: Job) -> float:
+        """Return the cost of this job at this pool, in any unit."""
+        raise NotImplementedError(f"{self.name} must say what a pool costs")
+
+
+class TrueDelay(LeastCost):
+    """Shortest Expected Delay with the true throughput curve: the least n/r(n) with n = q + 1.
+
+    It does not know the times on the network. It knows each change of speed and capacity at once.
+    """
+
+    def __init__(self, scenario: ServiceScenario, rng: Random) -> None:
+        super().__init__(rng=rng)
+        self._curves = [pool.curve for pool in scenario.pools]
+        self._speeds = [1.0] * len(scenario.pools)
+
+    def cost(self, pool: PoolView, job: Job) -> float:
         i, n = int(pool.id), pool.in_flight + 1
         return n / (self._curves[i].rate(n) * self._speeds[i])
 
-    def learn(self, done: Completion, fleet: FleetView) -> None:
-        """Nothing is learned."""
-
-    def adapt(self, change: Change, fleet: FleetView) -> None:
-        """The pools are those of the scene."""
-
-    def told(self, change: ServiceChange) -> None:
-        """A pool has changed."""
+    def pool_changed(self, change: ServiceChange) -> None:
+        """Take over a change of a pool."""
         self._speeds[change.pool] = change.speed
         if change.servers is not None:
             self._curves[change.pool] = Curve(Servers(change.servers), self._curves[change.pool].alone)
 
 
-class TrueCost(BasePolicy):
+class TrueCost(LeastCost):
     """The score of the policy `curve` with the true service times, network included, and the true capacities."""
 
-    def __init__(self, scene: ServiceScene, rng: Random) -> None:
+    def __init__(self, scenario: ServiceScenario, rng: Random) -> None:
         super().__init__(rng=rng)
-        self._inner = inner = registry.create("curve", rng)
-        if inner.oracle is None or inner.request_joined is None:
-            raise ConfigError("the registered policy 'curve' is another one than this program's")
-        self._costs, self.request_joined = inner.oracle.costs, inner.request_joined
-        self._network = [pool.network for pool in scene.pools]
-        self._seconds = [pool.seconds for pool in scene.pools]
-        self._capacity = [pool.capacity for pool in scene.pools]
-        self._speeds = [1.0] * len(scene.pools)
+        curve = registry.create("curve", rng)
+        if curve.oracle is None or curve.request_joined is None:
+            raise ConfigError("the registered policy 'curve' is not the one of this program")
+        self._curve, self._costs, self.request_joined = curve, curve.oracle.costs, curve.request_joined
+        self._network = [pool.network for pool in scenario.pools]
+        self._seconds = [pool.seconds for pool in scenario.pools]
+        self._capacity = [pool.capacity for pool in scenario.pools]
+        self._speeds = [1.0] * len(scenario.pools)
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
-        self._inner.choose(job, fleet, now)  # it counts the arrival
-        seconds = {
-            str(i): seconds / speed + network
-            for i, (seconds, speed, network) in enumerate(zip(self._seconds, self._speeds, self._network, strict=True))
-        }
-        rates = {pool: 1 / value for pool, value in seconds.items()}
-        known: list[Any] = [_Known(pool, self._apparent(pool, seconds)) for pool in fleet.pools]
-        costs = self._costs(known, rates)
-        return Decision(argmin(fleet.pools, costs).id)
+        # The costs of `curve` depend on the rates of arrival that it counts, so it must choose as well.
+        self._curve.choose(job, fleet, now)
+        return super().choose(job, fleet, now)
 
-    def _apparent(self, pool: PoolView, seconds: dict[str, float]) -> float:
-        """c of a pool behind a network: as many more requests as are on the wire while it keeps up."""
+    def cost(self, pool: PoolView, job: Job) -> float:
         i = int(pool.id)
-        return max(1.0, self._capacity[i] * seconds[pool.id] * self._speeds[i] / self._seconds[i])
-
-    def learn(self, done: Completion, fleet: FleetView) -> None:
-        """Nothing is learned."""
+        seconds = self._seconds[i] / self._speeds[i] + self._network[i]
+        # Behind a network the pool keeps up with as many more requests as are on the wire.
+        capacity = max(1.0, self._capacity[i] * seconds * self._speeds[i] / self._seconds[i])
+        known: list[Any] = [_KnownPool(pool, capacity)]
+        return self._costs(known, {pool.id: 1 / seconds})[0]
 
     def adapt(self, change: Change, fleet: FleetView) -> None:
-        self._inner.adapt(change, fleet)
+        super().adapt(change, fleet)
+        self._curve.adapt(change, fleet)
 
-    def told(self, change: ServiceChange) -> None:
-        """A pool has changed."""
+    def pool_changed(self, change: ServiceChange) -> None:
+        """Take over a change of a pool."""
         self._speeds[change.pool] = change.speed
         if change.servers is not None:
             self._capacity[change.pool] = change.servers
 
 
-class _Known:
-    """A pool with its true capacity, which need not be whole."""
+class _KnownPool:
+    """A pool with its true capacity, which may be a fraction."""
 
     def __init__(self, pool: PoolView, servers: float) -> None:
         self.id, self.in_flight, self.servers = pool.id, pool.in_flight, servers

@@ -1,30 +1,32 @@
-"""Pools that reorder what waits, behind the service's own router and policies: what a rule costs that believes them to
-be first come, first served.
+"""Simulates pools that do not serve in the order of arrival, for example shortest job first, behind the real Router.
 
-Jobs come as a Poisson stream; a job of context x takes a geometric number of rounds, a pool does `speed` rounds a
-second. Rules and disciplines of equal seed meet the same arrivals, contexts and work. Besides registered policies:
-`work`, join the shortest expected work, which knows contexts but believes in first come, first served; and `aware`,
-which also knows the order of shortest expected service first, and counts what a job costs those behind it.
+It measures how much delay a routing policy loses because it assumes first come, first served. Jobs come as a Poisson
+process. A job of context x takes a geometric number of rounds, and a pool does `speed` rounds per second. With equal
+seeds all rules and disciplines meet the same arrivals, contexts and work.
+
+Besides the registered policies there are two oracles. `work` joins the pool of the shortest expected work; it knows the
+contexts but assumes first come, first served. `aware` also knows that pools serve the shortest expected job first, and
+it counts the delay that a job causes to those behind it.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher import registry
-from dispatcher.core.argmin import argmin
-from dispatcher.core.policy import FleetView, Policy
+from dispatcher.core.policy import BasePolicy, PoolView
 from dispatcher.core.rng import stream
-from dispatcher.core.router import Router
-from dispatcher.core.types import Added, Change, Completion, Decision, Outcome, PoolSpec, Ticket
-from dispatcher.core.types import Job as Request
-from loadgen.sim.job_scheduling import Source, discipline
+from dispatcher.core.types import Job as RoutedJob
+from dispatcher.core.types import Outcome, PoolSpec, Ticket
+from loadgen.sim.engine import EventQueue, make_router
+from loadgen.sim.job_scheduling import Source, make_discipline
+from loadgen.sim.oracles import LeastCost
 from workers.scheduling.disciplines import Job
 from workers.scheduling.logistic import Context, chance, mean_rounds
 
@@ -32,85 +34,111 @@ ORACLES = ("work", "aware")
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """source: contexts and coefficients; its `lam` is requests a second. speeds: rounds a second, by pool."""
+class ReorderingScenario:
+    """Describes the jobs and the pools.
+
+    source: the contexts and coefficients of jobs; its `lam` is jobs per second.
+    speeds: rounds per second, by pool.
+    order: the discipline of all pools, as `job_scheduling.make_discipline` reads it.
+    """
 
     source: Source
     speeds: tuple[float, ...]
     order: str = "fcfs"
 
     def rate(self, i: int) -> float:
-        """Services a second of a pool."""
+        """Return the services per second of pool i."""
         return self.speeds[i] / self.mean
 
     @property
     def mean(self) -> float:
-        """Rounds of a job."""
+        """The mean rounds of a job."""
         return math.fsum(share * mean_rounds(self.source.theta, x) for x, share in self.source.classes)
+
+    def specs(self) -> list[PoolSpec]:
+        """Return the pools as the Router gets them, named "0", "1", ..."""
+        return [PoolSpec(str(i), guess=self.rate(i), true_rate=self.rate(i)) for i in range(len(self.speeds))]
+
+
+@dataclass(slots=True, eq=False)
+class PoolJob(Job):
+    """A job in a pool. number: its number in the order of arrival."""
+
+    number: int
 
 
 class _Pool:
-    """One server and what waits for it. serving: the context of the job in service. waiting: how many, by context."""
+    """One server and the jobs that wait for it.
 
-    def __init__(self, scene: Scene, i: int) -> None:
-        self.speed = scene.speeds[i]
-        self.order = discipline(scene.order, scene.source, 1)
+    serving: the context of the job in service, None while the server is idle.
+    waiting: the number of jobs that wait, by context.
+    """
+
+    def __init__(self, scenario: ReorderingScenario, i: int) -> None:
+        self.speed = scenario.speeds[i]
+        self.order = make_discipline(scenario.order, scenario.source, 1)
         self.serving: Context | None = None
         self.waiting: dict[Context, int] = {}
 
-    def first(self, now: float) -> Job | None:
-        """Who is begun, if anybody is to be."""
-        job = self.order.next(now * self.speed)
-        if job is not None:
-            self.serving = job.x
-            self.waiting[job.x] -= 1
-        return job
-
-    def add(self, job: Job) -> None:
+    def add(self, job: PoolJob) -> None:
         self.order.add(job)
         self.waiting[job.x] = self.waiting.get(job.x, 0) + 1
 
+    def start_next(self, now: float) -> PoolJob | None:
+        """Start the job that the discipline chooses and return it; None if the server stays idle."""
+        job = self.order.next(now * self.speed)
+        if not isinstance(job, PoolJob):
+            self.serving = None
+            return None
+        self.serving = job.x
+        self.waiting[job.x] -= 1
+        return job
 
-class _Oracle:
-    """Sees the contexts of all that is in the pools."""
 
-    def __init__(self, kind: str, scene: Scene, pools: list[_Pool]) -> None:
-        self._aware, self._pools, self._theta = kind == "aware", pools, scene.source.theta
-        capacity = math.fsum(scene.speeds)
-        self._load = {x: scene.source.lam * share * mean_rounds(self._theta, x) / capacity
-                      for x, share in scene.source.classes}  # fmt: skip
+class WorkOracle(LeastCost):
+    """Sees the contexts of all jobs in the pools, and joins the pool of the least expected delay.
 
-    def choose(self, job: Request, fleet: FleetView, now: float) -> Decision:
-        costs = [self._cost(pool, job.context) for pool in self._pools]
-        return Decision(argmin(fleet.pools, costs).id)
+    aware: whether it also knows that the pools serve the shortest expected job first.
+    """
 
-    def _cost(self, pool: _Pool, x: Any) -> float:
-        own = mean_rounds(self._theta, x)
-        ahead, behind = 0.0, 0
-        for other, count in pool.waiting.items():
-            mean = mean_rounds(self._theta, other)
+    def __init__(self, aware: bool, scenario: ReorderingScenario, pools: Sequence[_Pool], rng: Random) -> None:
+        super().__init__(rng=rng)
+        self._aware, self._pools, self._theta = aware, pools, scenario.source.theta
+        capacity = math.fsum(scenario.speeds)
+        self._loads = {
+            x: scenario.source.lam * share * mean_rounds(self._theta, x) / capacity
+            for x, share in scenario.source.classes
+        }
+
+    def cost(self, pool: PoolView, job: RoutedJob) -> float:
+        assert isinstance(job.context, tuple)
+        simulated = self._pools[int(pool.id)]
+        own = mean_rounds(self._theta, job.context)
+        ahead, behind = 0.0, 0  # rounds of work in front of the job; number of jobs that it makes wait
+        for context, count in simulated.waiting.items():
+            mean = mean_rounds(self._theta, context)
             if not self._aware or mean <= own:
                 ahead += count * mean
             else:
                 behind += count
-        if pool.serving is not None:
-            ahead += mean_rounds(self._theta, pool.serving)
+        if simulated.serving is not None:
+            ahead += mean_rounds(self._theta, simulated.serving)
         if not self._aware:
-            return (ahead + own) / pool.speed
-        shorter = math.fsum(load for other, load in self._load.items() if mean_rounds(self._theta, other) < own)
-        return (ahead / (1 - shorter) + own + behind * own) / pool.speed
-
-    def learn(self, done: Completion, fleet: FleetView) -> None:
-        """It knows."""
-
-    def adapt(self, change: Change, fleet: FleetView) -> None:
-        """It sees."""
+            return (ahead + own) / simulated.speed
+        # While the job waits, shorter jobs arrive and are served before it; they take this share of the server.
+        shorter = math.fsum(load for x, load in self._loads.items() if mean_rounds(self._theta, x) < own)
+        return (ahead / (1 - shorter) + own + behind * own) / simulated.speed
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """By request: seconds in the system, seconds waited, index of its context in the source's classes. rates: what the
-    policy believed in the end, by pool; what it would have to be in `Scene.rate`."""
+class ReorderingResult:
+    """What one run yields.
+
+    response: seconds in the system, by job.
+    waits: seconds before service, by job.
+    kind: the index of the job's context in the source's classes, by job.
+    rates: the rates that the policy assumes at the end, by pool. The truth is `ReorderingScenario.rate`.
+    """
 
     response: NDArray[np.float64]
     waits: NDArray[np.float64]
@@ -118,57 +146,55 @@ class Ended:
     rates: tuple[float, ...]
 
 
-def simulate(rule: str, scene: Scene, requests: int, seed: int, infer: bool = False) -> Ended:
-    """infer: service times are not told but rebuilt from the outside, as where pools do not report them."""
-    source = scene.source
+def simulate(
+    rule: str, scenario: ReorderingScenario, requests: int, seed: int, infer: bool = False
+) -> ReorderingResult:
+    """Simulate one run.
+
+    rule: one of `ORACLES`, or the name of a policy.
+    infer: whether the router reconstructs service times from outside, as where pools do not report them.
+    """
+    source = scenario.source
     contexts, shares = zip(*source.classes, strict=True)
-    dice, gaps = np.random.default_rng([seed, 5]), stream(seed, "arrivals")
-    kind = dice.choice(len(contexts), requests, p=shares)
+    rng, gaps = np.random.default_rng([seed, 5]), stream(seed, "arrivals")
+    kind = rng.choice(len(contexts), requests, p=shares)
     p = np.array([chance(source.theta, x) for x in contexts])
-    rounds = dice.geometric(p[kind]).tolist()
-    pools = [_Pool(scene, i) for i in range(len(scene.speeds))]
-    rng = stream(seed, "policy")
-    policy: Policy = (
-        _Oracle(rule, scene, pools) if rule in ORACLES else registry.create(rule, rng, registry.paper_options(rule))
-    )
-    router = Router(policy, infer=infer)
-    for i in range(len(pools)):
-        router.apply(Added(PoolSpec(str(i), guess=scene.rate(i), true_rate=scene.rate(i))), 0.0)
+    rounds = rng.geometric(p[kind]).tolist()
+    pools = [_Pool(scenario, i) for i in range(len(scenario.speeds))]
+    policy_rng = stream(seed, "policy")
+    if rule in ORACLES:
+        policy: BasePolicy = WorkOracle(rule == "aware", scenario, pools, policy_rng)
+    else:
+        policy = registry.create(rule, policy_rng, registry.paper_options(rule))
+    router = make_router(policy, scenario.specs(), infer=infer)
     response, waits = np.zeros(requests), np.zeros(requests)
-    ends: list[tuple[float, int, int, float]] = []  # when, which request, at which pool, seconds served
-    arrived, tickets, jobs = [0.0] * requests, dict[int, Ticket](), dict[int, int]()
+    events = EventQueue()
+    tickets: dict[int, Ticket] = {}
 
-    def begin(i: int, now: float) -> None:
-        job = pools[i].first(now)
-        if job is None:
-            pools[i].serving = None
-            return
-        j = jobs.pop(id(job))
-        waits[j] = now - arrived[j]
-        service = rounds[j] / pools[i].speed
-        heapq.heappush(ends, (now + service, j, i, service))
+    def start_next(i: int, now: float) -> None:
+        job = pools[i].start_next(now)
+        if job is not None:
+            service = rounds[job.number] / pools[i].speed
+            waits[job.number] = now - tickets[job.number].routed_at
+            events.schedule(now + service, end, now + service, i, job, service)
 
-    def end() -> None:
-        now, j, i, service = heapq.heappop(ends)
-        router.complete(tickets.pop(j), now, Outcome.OK, None if infer else service)
-        response[j] = now - arrived[j]
-        pools[i].order.done(contexts[kind[j]], float(rounds[j]))
-        begin(i, now)
+    def end(now: float, i: int, job: PoolJob, service: float) -> None:
+        ticket = tickets.pop(job.number)
+        router.complete(ticket, now, Outcome.OK, None if infer else service)
+        response[job.number] = now - ticket.routed_at
+        pools[i].order.done(job.x, float(rounds[job.number]))
+        start_next(i, now)
 
     now = 0.0
     for j in range(requests):
         now += gaps.expovariate(source.lam)
-        while ends and ends[0][0] <= now:
-            end()
-        arrived[j], x = now, contexts[kind[j]]
-        tickets[j] = router.route(Request(j, x), now)
-        i = int(tickets[j].pool.id)
-        job = Job(x, now * pools[i].speed)
-        jobs[id(job)] = j
-        pools[i].add(job)
+        events.run_until(now)
+        context = contexts[kind[j]]
+        tickets[j] = ticket = router.route(RoutedJob(j, context), now)
+        i = int(ticket.pool.id)
+        pools[i].add(PoolJob(context, now * pools[i].speed, j))
         if pools[i].serving is None:
-            begin(i, now)
-    while ends:
-        end()
-    rate = getattr(policy, "rate", None)
-    return Ended(response, waits, kind, tuple(rate(str(i)) for i in range(len(pools))) if rate else ())
+            start_next(i, now)
+    events.run_all()
+    rates = tuple(policy.rate(str(i)) for i in range(len(pools)))
+    return ReorderingResult(response, waits, kind, rates)

@@ -1,4 +1,4 @@
-"""What many replications of one scenario say together, and the trace of one."""
+"""Summarises many replications of one scenario, and writes the trace of one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from loadgen.sim.model import Result, Scenario
 
 
 def mean_and_se(values: Sequence[float] | NDArray[np.float64]) -> tuple[Any, Any]:
-    """The mean over the first dimension, the replications, and its standard error; 0 for a single one.
+    """Return the mean over the replications and its standard error, which is 0 for a single one.
+
+    values: the first dimension is that of the replications.
 
     >>> mean, error = mean_and_se([1.0, 3.0])
     >>> float(mean), float(error)
@@ -27,7 +29,7 @@ def mean_and_se(values: Sequence[float] | NDArray[np.float64]) -> tuple[Any, Any
 
 
 def summary(scenario: Scenario, results: Sequence[Result], seed: int) -> dict[str, Any]:
-    """What `simulate --json` prints; means over the replications."""
+    """Return what `simulate --json` prints: means over the replications. seed: that of the first one."""
     regret, se = mean_and_se([result.regret for result in results])
     return {
         "policy": scenario.policy,
@@ -50,7 +52,7 @@ def summary(scenario: Scenario, results: Sequence[Result], seed: int) -> dict[st
 
 
 def write_trace(rows: Sequence[DecisionRecord], path: Path) -> None:
-    """One decision a line: n,time,q1…qn,server,phase,regret,episode,rate1…raten; servers are numbered from 1."""
+    """Write one decision a line: n,time,q1…qn,server,phase,regret,episode,rate1…raten. Servers are numbered from 1."""
     pools = range(1, len(rows[0].pools) + 1) if rows else ()
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")

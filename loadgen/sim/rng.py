@@ -1,8 +1,13 @@
-"""Python's random streams in compiled code: the Mersenne Twister and the laws of `workers.distributions`, to the bit.
+"""Python's random numbers in compiled code: the Mersenne Twister and the laws of `workers.distributions`, to the bit.
 
-A stream is a record: the 624 words of `random.Random`'s state and how many of them are used up. The
-functions repeat CPython's `random.py` operation by operation; both call the C library's log, exp and pow, so the
-numbers are the same ones. Importing this module needs numba (the extra `compiled`).
+A stream is a record that holds the 624 words of the state of `random.Random`, and how many of them are used. The
+functions repeat CPython's `random.py` operation by operation. Both call the C library's log, exp and pow, so the
+numbers are the same. Importing this module needs numba (the extra `compiled`).
+
+numba can run `numpy.random.Generator(MT19937)` from the same state, and its numbers are the same as well. The kernel
+does not use it, for two measured reasons. As records cannot hold generators, they must be passed in a tuple, and with
+that the kernel takes 8 to 30 % more time. And each number of pools is another type of tuple, for which numba compiles
+the kernel again, in 1.6 seconds.
 """
 
 from __future__ import annotations
@@ -26,17 +31,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(function: F) -> F:
-    """Compiled on its first call, without Python's lock; kept on disk for the next process, where there is a folder for
-    it. Division is the machine's: divisors are checked by hand where they may be 0."""
+    """Compile a function on its first call, to run without Python's lock.
+
+    The code is kept on disk for the next process, if there is a folder for it. Division is the machine's: a divisor of
+    0 gives no error, so callers check divisors that may be 0.
+    """
     try:
-        made = njit(cache=True, nogil=True, error_model="numpy")(function)
-    except RuntimeError:  # numba finds no folder that it may write into
-        made = njit(nogil=True, error_model="numpy")(function)
-    return made  # type: ignore[return-value]  # it is called as the function is
+        result = njit(cache=True, nogil=True, error_model="numpy")(function)
+    except RuntimeError:  # numba has no folder that it may write into
+        result = njit(nogil=True, error_model="numpy")(function)
+    return result  # type: ignore[return-value]  # it is called as the function is
 
 
 def records_of(*streams: Random) -> NDArray[Any]:
-    """The states of these streams, of STREAM_FIELDS."""
+    """Copy the states of these streams into an array of STREAM_FIELDS."""
     records = np.zeros(len(streams), STREAM_FIELDS)
     for record, stream in zip(records, streams, strict=True):
         *record["words"], record["used"] = stream.getstate()[1]
@@ -44,20 +52,20 @@ def records_of(*streams: Random) -> NDArray[Any]:
 
 
 @compiled
-def mixed(words: Words, k: int, following: int, far: int) -> np.uint32:
+def next_word(words: Words, k: int, following: int, far: int) -> np.uint32:
     y = (words[k] & np.uint32(0x80000000)) | (words[following] & np.uint32(0x7FFFFFFF))
     return np.uint32(words[far] ^ (y >> np.uint32(1)) ^ (np.uint32(0x9908B0DF) * (y & np.uint32(1))))
 
 
 @compiled
 def refill(stream: Stream) -> None:
-    """Make the next 624 words."""
+    """Compute the next 624 words of the state."""
     words = stream.words
     for k in range(N - M):
-        words[k] = mixed(words, k, k + 1, k + M)
+        words[k] = next_word(words, k, k + 1, k + M)
     for k in range(N - M, N - 1):
-        words[k] = mixed(words, k, k + 1, k + M - N)
-    words[N - 1] = mixed(words, N - 1, 0, M - 1)
+        words[k] = next_word(words, k, k + 1, k + M - N)
+    words[N - 1] = next_word(words, N - 1, 0, M - 1)
     stream.used = 0
 
 
@@ -71,7 +79,10 @@ def tempered(y: np.uint32) -> np.uint32:
 
 @compiled
 def uniform(stream: Stream) -> float:
-    """random(), in [0, 1): 53 bits out of two words. Streams are drawn from by pairs, so `used` is even."""
+    """Repeat `random()`: return a number in [0, 1) with 53 bits out of two words.
+
+    Words are always drawn in pairs, so `used` is even.
+    """
     if stream.used >= N:
         refill(stream)
     k = stream.used
@@ -82,7 +93,7 @@ def uniform(stream: Stream) -> float:
 
 @compiled
 def poisson_instants(stream: Stream, lam: float, instants: NDArray[np.float64]) -> None:
-    """Fill in arrivals with exponential gaps of mean 1/lam."""
+    """Fill in the instants of arrivals, with exponential gaps of mean 1/lam."""
     now = 0.0
     for i in range(instants.size):
         now += -math.log(1.0 - uniform(stream)) / lam
@@ -91,7 +102,11 @@ def poisson_instants(stream: Stream, lam: float, instants: NDArray[np.float64]) 
 
 @compiled
 def service(stream: Stream, law: int, rate: float, a: float, b: float) -> float:
-    """One service time, seconds. a, b: lognormal μ, σ; hyperexponential p; Pareto −1/shape, scale."""
+    """Draw one service time, in seconds.
+
+    law: one of the constants above, from EXP to PARETO.
+    a, b: μ and σ of the lognormal law; p of the hyperexponential law; −1/shape and the scale of the Pareto law.
+    """
     if law == EXP:
         return -math.log(1.0 - uniform(stream)) / rate
     if law == FIXED:

@@ -1,13 +1,15 @@
-"""Pools that hold one request: slots, accept or reject, and the policies that learn from that alone.
+"""Simulates pools that hold one request each, in slots. The policies learn from acceptance and rejection alone.
 
-In each slot a queue with requests sends one to a server. A server whose buffer is empty takes one of those sent to it
-(of several senders' a random one), the rest stay at the head of their queues; then every full buffer is emptied with
-chance μ_i, one that was filled in this slot, too. So exactly one chance lies between an acceptance and the next
-possible one, and a server that always gets a request takes it at rate μ_i.
+In each slot every queue that has requests sends one to a server. A server whose buffer is empty takes one of those sent
+to it, at random if there are several. The others stay at the heads of their queues. Then each full buffer is emptied
+with probability μ_i, also if it was filled in this slot. So a server that gets a request in every slot takes requests
+at rate μ_i.
 
-The service's own policies decide, one for each queue; they hear of acceptance and nothing else, and their clock is the
-slot. Sources: *Learning in Strategic Queuing Systems with Small Buffers*, *Learning in Strategic Queuing with Geometric
-Recharge: From Bandits to Systems*, *Stability and Learning in Strategic Queuing Systems*.
+The policies are those of the live service, one for each queue. They observe acceptance only, and their clock counts
+slots. There is no Router, because requests that are rejected stay in their queues and are not in flight.
+
+Sources: *Learning in Strategic Queuing Systems with Small Buffers*; *Learning in Strategic Queuing with Geometric
+Recharge: From Bandits to Systems*; *Stability and Learning in Strategic Queuing Systems*.
 """
 
 from __future__ import annotations
@@ -22,14 +24,21 @@ from dispatcher.core.fleet import Fleet
 from dispatcher.core.policy import FleetView, Policy
 from dispatcher.core.rng import stream
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, PoolSpec, Ticket
+from workers.spec import parse_spec
 
-WORST_RATIO = 0.770163492004  # of H to what any policy may take, over all pools
+WORST_RATIO = 0.770163492004  # the least ratio H/P over all rates (see `hamacher` and `bound`)
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """mu: chance a slot that a full buffer is emptied. lam: chance of an arrival, a queue; none: one queue that is
-    never empty. later: other rates from the middle on. windows: parts that are counted apart, an even number."""
+class BufferScenario:
+    """Describes the servers and the queues.
+
+    mu: the probability that a full buffer is emptied in a slot, by server.
+    slots: the length of the run.
+    lam: the probability of an arrival in a slot, by queue. Empty for one queue that always has a request.
+    later: the values of `mu` in the second half; empty if they do not change.
+    windows: the number of windows of equal length that are counted separately; it must be even.
+    """
 
     mu: tuple[float, ...]
     slots: int
@@ -39,10 +48,15 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """accepted, sent: by window, of all queues. regret: of a queue that is never empty, by how many more requests the
-    best single server would have taken in slots in which its buffer was empty, of the second half. backlog: at each
-    window's end, all queues. slope: by which it grows a slot in the second half. mean_backlog: over the slots of that.
+class BufferResult:
+    """What one run yields.
+
+    accepted, sent: requests of all queues, by window.
+    regret: for a queue that always has a request. The number of requests more that the best single server would have
+        taken in the second half, in the slots in which its buffer was empty.
+    backlog: requests in all queues at the end of each window.
+    slope: the growth of the backlog per slot in the second half.
+    mean_backlog: the mean over the slots of the second half.
     """
 
     accepted: tuple[int, ...]
@@ -54,8 +68,10 @@ class Run:
 
 
 def hamacher(mu: Sequence[float]) -> float:
-    """H = S/(1 + S), S = Σ μ/(1 − μ): the share that a never empty queue gets accepted without regret, and below which
-    load it is stable.
+    """Return H = S/(1 + S) with S = Σ μ/(1 − μ).
+
+    H is the share of its requests that a queue gets accepted without regret, if it always has one. A queue with
+    arrivals is stable below this load.
 
     >>> round(hamacher((0.5, 0.5)), 6), round(hamacher((0.3, 0.2)), 6), hamacher((1.0, 0.2))
     (0.666667, 0.404255, 1.0)
@@ -67,18 +83,21 @@ def hamacher(mu: Sequence[float]) -> float:
 
 
 def bound(mu: Sequence[float]) -> float:
-    """P = 1 − Π (1 − μ): more than that nobody gets accepted, whatever he knows."""
+    """Return P = 1 − Π (1 − μ): the largest share that any policy gets accepted."""
     return 1 - math.prod(1 - rate for rate in mu)
 
 
 def equalising(mu: Sequence[float]) -> tuple[float, ...]:
-    """The mix of independent draws under which every server is as often empty: zero regret, acceptance H."""
+    """Return the probabilities of independent draws under which all servers are empty equally often.
+
+    This mix has no regret, and the share accepted is H.
+    """
     odds = [rate / (1 - rate) for rate in mu]
-    return tuple(each / math.fsum(odds) for each in odds)
+    return tuple(odd / math.fsum(odds) for odd in odds)
 
 
 def accepted_by_mix(mu: Sequence[float], mix: Sequence[float]) -> float:
-    """The share accepted of a never empty queue that draws servers independently.
+    """Return the share accepted for a queue that always has a request and draws servers independently.
 
     >>> round(accepted_by_mix((0.5, 0.3), equalising((0.5, 0.3))), 6) == round(hamacher((0.5, 0.3)), 6)
     True
@@ -87,18 +106,20 @@ def accepted_by_mix(mu: Sequence[float], mix: Sequence[float]) -> float:
 
 
 def boundary(queues: int, servers: int, total: float) -> float:
-    """λ* of a queue, where n of them draw uniformly from m equal servers of Σ μ = `total`: stable below, not above.
+    """Return the arrival rate λ* of a queue below which it is stable, and above which it is not.
+
+    All of the `queues` draw uniformly from `servers` equal servers with Σ μ = `total`.
 
     >>> round(boundary(4, 100, 4.0), 6), round(boundary(8, 10, 2.0), 6)
     (0.506297, 0.217171)
     """
     mu = total / servers
-    met = 1 - (1 - 1 / servers) ** queues
-    return servers * met * mu / (queues * (mu + met * (1 - mu)))
+    asked = 1 - (1 - 1 / servers) ** queues  # the probability that a server gets a request in a slot
+    return servers * asked * mu / (queues * (mu + asked * (1 - mu)))
 
 
 class Ucb1:
-    """UCB1, to be looked at only: it is no no-regret learner here, for it hammers a server that it has just filled."""
+    """UCB1, for comparison only. Its regret grows here, because it sends on to a server that it has just filled."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -128,103 +149,117 @@ class Ucb1:
             self._taken.append(0.0)
 
 
-def policy(text: str, mu: Sequence[float], rng: Random) -> Policy:
-    """`exp3_ix/window=0`, any registered policy with its options; `mix`, the equalising mix of who knows the rates;
-    `ucb1`."""
-    name, *options = text.split("/")
+def make_policy(text: str, mu: Sequence[float], rng: Random) -> Policy:
+    """Make a policy from its name and options, as in `exp3_ix/window=0`, and add the servers to it.
+
+    The name is that of a registered policy, or `ucb1`, or `mix` for draws in the equalising mix of the true rates.
+    Raises ValueError or ConfigError.
+    """
+    name, options = parse_spec(text, "policy", "/")
     if name == "ucb1":
-        made: Policy = Ucb1()
+        policy: Policy = Ucb1()
     else:
-        known = "weighted_random" if name == "mix" else name
-        made = registry.create(known, rng, dict(option.split("=", 1) for option in options))
+        policy = registry.create("weighted_random" if name == "mix" else name, rng, options)
     guesses = [rate / (1 - rate) for rate in mu] if name == "mix" else [1 / len(mu)] * len(mu)
     fleet = Fleet()
     for i, guess in enumerate(guesses):
         spec = PoolSpec(str(i), guess=guess)
         fleet.add(spec)
-        made.adapt(Added(spec), fleet)
-    return made
+        policy.adapt(Added(spec), fleet)
+    return policy
 
 
-class Servers:
-    """Buffers of one place, looked at when something is sent. A buffer that is full empties after a geometric time that
-    is drawn when it is filled: the j-th request of a server takes its j-th draw, whatever the policy."""
+class Buffers:
+    """The servers' buffers, each for one request.
+
+    A full buffer is emptied after a geometric time, which is drawn when it is filled. So the j-th request of a server
+    takes its j-th draw, whatever the policy is.
+    """
 
     def __init__(self, mu: Sequence[float], seed: int) -> None:
         self.mu = list(mu)
         self.empty_from = [0] * len(mu)  # the first slot in which it may take something
-        self.was_empty = [0] * len(mu)  # slots at whose sending it was, up to the last acceptance
-        self._dice = [stream(seed, f"work/{i}") for i in range(len(mu))]
+        self.empty_count = [0] * len(mu)  # slots in which it was empty at sending, up to the last acceptance
+        self._work = [stream(seed, f"work/{i}") for i in range(len(mu))]
 
     def offer(self, i: int, slot: int) -> bool:
-        """Whether it takes a request now."""
+        """Offer a request to server i in this slot, and return whether it takes it."""
         since = self.empty_from[i]
         if slot < since:
             return False
-        self.was_empty[i] += slot - since + 1
-        self.empty_from[i] = slot + self._time(i)
+        self.empty_count[i] += slot - since + 1
+        self.empty_from[i] = slot + self._draw_slots(i)
         return True
 
-    def _time(self, i: int) -> int:
+    def _draw_slots(self, i: int) -> int:
         mu = self.mu[i]
-        return 1 if mu >= 1 else 1 + int(math.log(1 - self._dice[i].random()) / math.log1p(-mu))
+        return 1 if mu >= 1 else 1 + int(math.log(1 - self._work[i].random()) / math.log1p(-mu))
 
     def change(self, mu: Sequence[float], slot: int) -> None:
-        """Other rates from this slot on; what is in the buffers forgets how long it has been there."""
+        """Change the rates from this slot on. Full buffers draw a new time, as geometric times have no memory."""
         self.mu = list(mu)
         for i, since in enumerate(self.empty_from):
             if since > slot:
-                self.empty_from[i] = slot + self._time(i)
+                self.empty_from[i] = slot + self._draw_slots(i)
 
     def empty_slots(self, slot: int) -> list[int]:
-        """How many slots before this one each was empty in, at sending."""
-        return [n + max(0, slot - since) for n, since in zip(self.was_empty, self.empty_from, strict=True)]
+        """Return the number of slots before this one in which each buffer was empty at sending."""
+        return [n + max(0, slot - since) for n, since in zip(self.empty_count, self.empty_from, strict=True)]
 
 
-def simulate(name: str, scene: Scene, seed: int) -> Run:
-    """One run; queues of equal seed meet equal arrivals and services."""
-    queues = max(1, len(scene.lam))
-    policies = [policy(name, scene.mu, stream(seed, f"policy/{q}")) for q in range(queues)]
+def simulate(name: str, scenario: BufferScenario, seed: int) -> BufferResult:
+    """Simulate one run. With equal seeds all policies meet the same arrivals and the same service times.
+
+    name: a policy, as `make_policy` reads it.
+    """
+    windows = scenario.windows
+    if windows % 2 or not 0 < windows <= scenario.slots:
+        raise ValueError(f"windows must be even and at most as many as slots, not {windows} of {scenario.slots}")
+    queues = max(1, len(scenario.lam))
+    policies = [make_policy(name, scenario.mu, stream(seed, f"policy/{q}")) for q in range(queues)]
     arrivals = [stream(seed, f"arrivals/{q}").random for q in range(queues)]
-    contest, servers = stream(seed, "contest"), Servers(scene.mu, seed)
-    fleet = Fleet()
-    for i in range(len(scene.mu)):
+    contest, buffers = stream(seed, "contest"), Buffers(scenario.mu, seed)
+    fleet, job = Fleet(), Job(1)
+    for i in range(len(scenario.mu)):
         fleet.add(PoolSpec(str(i)))
-    fleet.open_one(fleet["0"])  # one in flight stands for what the buffers hold; no learner here counts
-    number, job = {str(i): i for i in range(len(scene.mu))}, Job(1)
-    if scene.windows % 2 or not 0 < scene.windows <= scene.slots:
-        raise ValueError(f"windows must be even and at most as many as slots, not {scene.windows} of {scene.slots}")
-    waiting, length = [0] * queues, scene.slots // scene.windows
-    half = length * (scene.windows // 2)
-    accepted, sends, backlog, waited = [0] * scene.windows, [0] * scene.windows, [], 0
-    at_half: tuple[list[int], int] = ([0] * len(scene.mu), 0)
-    for slot in range(length * scene.windows):
+    fleet.open_one(fleet["0"])  # an idle system would start a new episode in each slot; no policy here uses the count
+    number = {str(i): i for i in range(len(scenario.mu))}
+    waiting, length = [0] * queues, scenario.slots // windows
+    half = length * (windows // 2)
+    accepted, sent, backlog, waited = [0] * windows, [0] * windows, [], 0
+    empty_at_half, accepted_at_half = [0] * len(scenario.mu), 0
+    for slot in range(length * windows):
         if slot == half:
-            if scene.later:
-                servers.change(scene.later, slot)
-            at_half = servers.empty_slots(slot), sum(accepted)
-        sent = []
-        for q, lam in enumerate(scene.lam or (1.0,)):
+            if scenario.later:
+                buffers.change(scenario.later, slot)
+            empty_at_half, accepted_at_half = buffers.empty_slots(slot), sum(accepted)
+        sending = []
+        for q, lam in enumerate(scenario.lam or (1.0,)):
             if lam >= 1 or arrivals[q]() < lam:
                 waiting[q] += 1
             if waiting[q]:
-                sent.append((q, policies[q].choose(job, fleet, float(slot))))
-        if len(sent) > 1:
-            contest.shuffle(sent)
-        for q, decision in sent:
-            took = servers.offer(number[decision.pool], slot)
-            if took:
+                sending.append((q, policies[q].choose(job, fleet, float(slot))))
+        if len(sending) > 1:
+            contest.shuffle(sending)  # a buffer takes the first that comes, so the order decides
+        for q, decision in sending:
+            accepts = buffers.offer(number[decision.pool], slot)
+            if accepts:
                 accepted[slot // length] += 1
                 waiting[q] -= 1
             ticket = Ticket(job, decision, float(slot), fleet[decision.pool])
-            policies[q].learn(Completion(ticket, float(slot), None, Outcome.OK, None, took), fleet)
-        sends[slot // length] += len(sent)
+            policies[q].learn(Completion(ticket, float(slot), None, Outcome.OK, None, accepts), fleet)
+        sent[slot // length] += len(sending)
         if slot >= half:
             waited += sum(waiting)
         if slot % length == length - 1:
             backlog.append(sum(waiting))
-    best = max(now - then for now, then in zip(servers.empty_slots(slot + 1), at_half[0], strict=True))
-    regret = best - (sum(accepted) - at_half[1])
-    later = slot + 1 - half
-    slope = (backlog[-1] - backlog[scene.windows // 2 - 1]) / later
-    return Run(tuple(accepted), tuple(sends), float(regret), tuple(backlog), slope, waited / later)
+    slots, empty = length * windows, buffers.empty_slots(length * windows)
+    best = max(count - before for count, before in zip(empty, empty_at_half, strict=True))
+    return BufferResult(
+        accepted=tuple(accepted),
+        sent=tuple(sent),
+        regret=float(best - (sum(accepted) - accepted_at_half)),
+        backlog=tuple(backlog),
+        slope=(backlog[-1] - backlog[windows // 2 - 1]) / (slots - half),
+        mean_backlog=waited / (slots - half),
+    )

@@ -25,8 +25,9 @@ from workers.curves import Curve, Servers
 
 Floats = NDArray[np.float64]
 Routing = NDArray[np.intp]  # the pool that an arrival joins, by state; shape (side,) * n
-MOST = {1: 5000, 2: 250, 3: 30}  # states a pool that the sparse solver can stand, by number of pools
-LOG_TAIL, MARGIN = -16.0, 12  # of the number in system, what is cut off; states of a pool that are added to that
+MAX_STATES = {1: 5000, 2: 250, 3: 30}  # of one pool, so that the sparse solver has memory enough; by number of pools
+LOG_TAIL = -16.0  # the logarithm of the probability that the truncation may cut off
+EXTRA_STATES = 12  # of one pool, beyond those that LOG_TAIL asks for
 TIES = ("first", "last", "fastest", "slowest")  # fastest: the pool of the greatest rate for a request that is alone
 
 
@@ -51,15 +52,15 @@ class System:
         if not (self.lam > 0 and all(rate > 0 for rate in self.mu)):
             raise ConfigError("lam and every mu must be positive")
         if not self.curves:
-            object.__setattr__(self, "curves", _flat(self.mu, self.servers))
+            object.__setattr__(self, "curves", _server_curves(self.mu, self.servers))
         if self.rho >= 1:
             raise ConfigError(f"no steady state: lam = {self.lam:g} is not below the sum of all rates of crowded pools")
-        most = MOST.get(len(self.curves), 0)
+        most = MAX_STATES.get(len(self.curves), 0)
         if not most:
             raise ConfigError(f"exact values are for one to three pools, not {len(self.curves)}; simulate instead")
         knee = int(max((curve.knee for curve in self.curves if math.isfinite(curve.knee)), default=1))
         if not self.side:
-            object.__setattr__(self, "side", min(most, _enough(self.lam, self.rho, self.curves)))
+            object.__setattr__(self, "side", min(most, _states_needed(self.lam, self.rho, self.curves)))
         if knee + 2 > most:
             raise ConfigError(
                 f"exact values of {len(self.mu)} pools are for at most {most - 2} servers or requests in service, "
@@ -84,29 +85,29 @@ class System:
         )
 
     def q(self, i: int) -> NDArray[np.int64]:
-        """q_i of every state, broadcastable to the shape of the state space."""
+        """Return q_i of every state, broadcastable to the shape of the state space."""
         shape = [1] * len(self.mu)
         shape[i] = self.side
         return np.arange(self.side).reshape(shape)
 
     def service(self, i: int) -> Floats:
-        """The rate at which pool i completes, by state."""
+        """Return the rate at which pool i completes requests, by state."""
         return self._rates(i)[self.q(i)]
 
     def work_ahead(self, i: int) -> Floats:
-        """The expected delay of a request that joins pool i, (q + 1)/r(q + 1), in services of a request that is alone.
+        """Return the expected delay of a request that joins pool i, in services of a request that is alone, by state.
 
-        For c servers it is that of `core.delay.work_ahead`. By state.
+        It is (q + 1)/r(q + 1) times r(1). For c servers it equals `core.expected_delay.work_ahead`.
         """
         after = self.q(i) + 1
         return after * self.mu[i] / self._rates(i)[after]
 
     def _rates(self, i: int) -> Floats:
-        """r_i(n), n from 0 to `side`."""
+        """Return r_i(n) for n from 0 to `side`."""
         return np.array([self.curves[i].rate(n) for n in range(self.side + 1)])
 
 
-def _enough(lam: float, rho: float, curves: Sequence[Curve]) -> int:
+def _states_needed(lam: float, rho: float, curves: Sequence[Curve]) -> int:
     """Return the states a pool beyond which the number in system has a tail of about exp(LOG_TAIL).
 
     Where all rates end up constant, the tail is about ρ^n. Otherwise it is that of the birth-and-death chain in which
@@ -114,13 +115,13 @@ def _enough(lam: float, rho: float, curves: Sequence[Curve]) -> int:
     """
     knees = [curve.knee for curve in curves]
     if all(map(math.isfinite, knees)):
-        return int(max(knees)) + MARGIN + int(LOG_TAIL / math.log(rho))
+        return int(max(knees)) + EXTRA_STATES + int(LOG_TAIL / math.log(rho))
     below = 1.0  # the probability of at most as many as are placed, over that of exactly so many
     for placed, rate in _spread(curves):
         below = 1 + below * rate / lam
-        if below > math.exp(-LOG_TAIL) or max(placed) >= MOST[1]:
+        if below > math.exp(-LOG_TAIL) or max(placed) >= MAX_STATES[1]:
             break
-    return max(placed) + MARGIN
+    return max(placed) + EXTRA_STATES
 
 
 def _spread(curves: Sequence[Curve]) -> Iterator[tuple[list[int], float]]:
@@ -132,8 +133,8 @@ def _spread(curves: Sequence[Curve]) -> Iterator[tuple[list[int], float]]:
         yield placed, sum(curve.rate(n) for n, curve in zip(placed, curves, strict=True))
 
 
-def _flat(mu: Sequence[float], servers: Sequence[int]) -> tuple[Curve, ...]:
-    """The curves of pools of c servers each."""
+def _server_curves(mu: Sequence[float], servers: Sequence[int]) -> tuple[Curve, ...]:
+    """Return the curves of pools of c servers each."""
     servers = servers or (1,) * len(mu)
     if len(servers) != len(mu):
         raise ConfigError(f"servers has {len(servers)} values for {len(mu)} pools; give one a pool")
@@ -141,18 +142,24 @@ def _flat(mu: Sequence[float], servers: Sequence[int]) -> tuple[Curve, ...]:
 
 
 def sed(system: System, rates: Sequence[float] | None = None, exponent: float = 1.0, ties: str = "first") -> Routing:
-    """Least work_ahead/rate^exponent; rates: those believed, default the true ones. ties: one of `TIES`."""
+    """Return the routing to the least work_ahead/rate^exponent.
+
+    rates: those that the rule assumes, by default the true ones.
+    ties: one of `TIES`.
+    """
     rates = rates or system.mu
     return least(system, [system.work_ahead(i) / rate**exponent for i, rate in enumerate(rates)], ties)
 
 
 def jsq(system: System, ties: str = "first") -> Routing:
-    """Fewest in flight."""
+    """Return the routing to the pool with the fewest requests in flight."""
     return least(system, [system.q(i) for i in range(len(system.mu))], ties)
 
 
 def curve(system: System, ties: str = "first", rounds: int = 12) -> Routing:
-    """Least score of the policy `curve`, with the true seconds s = 1/r(1) and the true number c = s × capacity.
+    """Return the routing to the least score of the policy `curve` with the true seconds and numbers of servers.
+
+    These are s = 1/r(1) and c = s × capacity.
 
     The score is s (1 + ((n − c)⁺ + ρ/(1 − ρ) (n + 1 − c)⁺)/c), where n counts the requests with the new one. The terms
     are the request's own time, its own wait and the wait that it adds to later requests. ρ is min(0.75, λ_i s/c). λ_i
@@ -172,7 +179,7 @@ def curve(system: System, ties: str = "first", rounds: int = 12) -> Routing:
 
 
 def least(system: System, scores: Sequence[NDArray[Any]], ties: str = "first") -> Routing:
-    """The pool of the least score by state; the scores of each pool are broadcastable to the state space."""
+    """Return the pool of the least score, by state. The scores of each pool are broadcastable to the state space."""
     pools = range(len(system.mu))
     order = np.array(
         {
@@ -187,7 +194,7 @@ def least(system: System, scores: Sequence[NDArray[Any]], ties: str = "first") -
 
 
 def wrong(system: System, routing: Routing) -> NDArray[np.bool_]:
-    """Where a routing is not among the oracle's minimisers, as `core.regret` judges it."""
+    """Return the states where a routing does not minimise the expected delay, as `core.regret` decides it."""
     ahead = np.stack(np.broadcast_arrays(*(system.work_ahead(i) for i in range(len(system.mu)))))
     mu = np.reshape(system.mu, (-1,) + (1,) * len(system.mu))
     mine = np.take_along_axis(ahead, routing[None], axis=0)
@@ -198,10 +205,14 @@ def wrong(system: System, routing: Routing) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """What a stationary law says.
+    """The means of a stationary law.
 
-    mean_in_system: L. mean_response: W = L/λ of those not lost, seconds. shares: of requests, by pool. regret: per
-    arrival. edge: the probability that an arrival is lost; where it is not tiny, raise the number of states.
+    mean_in_system: L.
+    mean_response: W = L/λ of the requests that are not lost, in seconds.
+    shares: of requests, by pool.
+    regret: per arrival.
+    edge: the probability that an arrival is lost. Where it is not tiny, raise the number of states.
+    law: the probability of each state.
     """
 
     mean_in_system: float
@@ -213,7 +224,7 @@ class Steady:
 
 
 def chain(system: System, routing: Routing) -> Steady:
-    """The stationary law under this routing."""
+    """Solve for the stationary law under this routing."""
     from scipy.sparse import coo_array
     from scipy.sparse.linalg import spsolve
 
@@ -234,7 +245,8 @@ def chain(system: System, routing: Routing) -> Steady:
     source, target = np.concatenate(sources), np.concatenate(targets)
     rate = np.concatenate(rates)
     leaving = np.bincount(source, rate, size)
-    # π Q = 0 transposed; π = 1 at the usual state replaces its equation, and its other terms go to the right
+    # This is π Q = 0, transposed. The equation of the usual state is replaced by π = 1 there, and the terms with that π
+    # go to the right side. The usual state is likely, so the other probabilities are not divided by a tiny number.
     entries = np.concatenate((rate, -leaving))
     places = np.concatenate((target, index.ravel())), np.concatenate((source, index.ravel()))
     matrix = coo_array((entries, places)).tocsc()
@@ -247,7 +259,7 @@ def chain(system: System, routing: Routing) -> Steady:
 
 
 def _slices(n: int, i: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """All states but the last along axis i, and all but the first."""
+    """Return the indices of all states but the last along axis i, and of all but the first."""
     before, after = (slice(None),) * i, (slice(None),) * (n - i - 1)
     return (*before, slice(None, -1), *after), (*before, slice(1, None), *after)
 
@@ -268,7 +280,7 @@ def _read(system: System, routing: Routing, law: Floats) -> Steady:
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """The least mean number in system, and the routing that has it. gap: L is known to within it."""
+    """The least mean number in system and its routing. gap: the width of the interval that L is known to lie in."""
 
     mean_in_system: float
     mean_response: float
@@ -278,11 +290,13 @@ class Optimum:
 
 
 @functools.lru_cache(maxsize=64)
-def optimum(system: System, gap: float = 1e-7, most: int = 100_000) -> Optimum:
-    """The optimal routing of requests that must join a pool at once. Raises ConfigError if `most` iterations do not do.
+def optimum(system: System, gap: float = 1e-7, max_iterations: int = 100_000) -> Optimum:
+    """Compute the optimal routing of requests that must join a pool at once.
 
     V ← (Σ q_i + λ min_i V(q + e_i) + Σ s_i V(q − e_i) + (Λ − λ − Σ s_i) V)/Λ, Λ = λ + Σ max r_i; max and min of the
     growth of V bound the mean cost from both sides. At the edge a pool cannot be joined, unless all are full.
+
+    Raises ConfigError if `max_iterations` are not enough.
     """
     n, shape = len(system.mu), (system.side,) * len(system.mu)
     total = system.lam + sum(float(system.service(i).max()) for i in range(n))
@@ -292,11 +306,11 @@ def optimum(system: System, gap: float = 1e-7, most: int = 100_000) -> Optimum:
     joined: Floats = np.full((n, *shape), np.inf)  # V after joining pool i
     corner: tuple[int, ...] = (-1,) * n
     value = cost.copy()
-    for iteration in range(1, most + 1):
+    for iteration in range(1, max_iterations + 1):
         for i in range(n):
             down, up = _slices(n, i)
             joined[i][down] = value[up]
-        joined.reshape(n, -1)[:, -1] = value[corner]  # all are full: it is lost
+        joined.reshape(n, -1)[:, -1] = value[corner]  # where all are full the request is lost
         new = cost + system.lam * joined.min(axis=0) + idle * value
         for i in range(n):
             down, up = _slices(n, i)
@@ -309,5 +323,5 @@ def optimum(system: System, gap: float = 1e-7, most: int = 100_000) -> Optimum:
             mean = (low + high) / 2
             return Optimum(mean, mean / system.lam, np.asarray(joined.argmin(axis=0)), high - low, iteration)
     raise ConfigError(
-        f"the optimum was not found in {most:,} iterations; the load is too near to 1, or --side too large"
+        f"the optimum was not found in {max_iterations:,} iterations; the load is too near to 1, or --side too large"
     )

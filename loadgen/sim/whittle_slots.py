@@ -1,9 +1,12 @@
-"""Pools that are filled up in slots and seen only then: the two models of `core.whittle`, many replications at once.
+"""Simulates the two models of `policies.partial_information.whittle_index`, many replications at once.
 
-In each slot the dispatcher picks one server and fills or probes it; then departures, Poisson of mean μ, at most the
-backlog. Ages count slots since a server was picked, from 1. It starts with all servers filled just before slot 0.
-`finite`: a pick fills the queue to K and earns what that took. `blocking`: K jobs are taken by an empty queue only,
-and earn K.
+Time is counted in slots. In each slot the dispatcher picks one server and fills or probes it. Then jobs depart from
+every server: a Poisson number of mean μ, at most the backlog. The dispatcher sees the backlog of a server only when it
+picks it. The age of a server is the number of slots since it was picked, from 1. At the start all servers were filled
+just before slot 0.
+
+Model 1 (finite): a pick fills the queue up to K, and the reward is the number of jobs added. Model 2 (blocking): only
+an empty queue takes jobs; it takes K of them, and the reward is K.
 """
 
 from __future__ import annotations
@@ -15,17 +18,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatcher.policies.partial_information import whittle_index as whittle
+from dispatcher.policies.partial_information import whittle_index
 from dispatcher.policies.partial_information.queue_estimate import lower_gamma
+from workers.spec import split_spec
 
 Floats = NDArray[np.float64]
-Whole = NDArray[Any]  # of whole numbers
-ORACLES = ("jsq", "jsq-f", "jsq-r", "jsq-2", "jiq")  # they see the backlogs
+Integers = NDArray[Any]
+ORACLES = ("jsq", "jsq-f", "jsq-r", "jsq-2", "jiq")  # rules that see the backlogs
 
 
 @dataclass(frozen=True, slots=True)
-class Servers:
-    """capacity: K_i. rate: μ_i, services a slot. blocking: which of the models."""
+class BatchServers:
+    """Describes the servers.
+
+    capacity: K_i, in jobs.
+    rate: μ_i, in services per slot.
+    blocking: whether they are those of Model 2.
+    """
 
     capacity: tuple[int, ...]
     rate: tuple[float, ...]
@@ -38,111 +47,138 @@ class Servers:
 
 @dataclass(slots=True)
 class State:
-    """Shape (replications, servers): true backlog, backlog last known, age; slot number."""
+    """The state of all replications in one slot. All arrays have the shape (replications, servers).
 
-    backlog: Whole
-    known: Whole
-    age: Whole
+    backlog: the true backlogs.
+    known: the backlogs just after the last pick.
+    age: slots since the last pick.
+    """
+
+    backlog: Integers
+    known: Integers
+    age: Integers
     slot: int = 0
 
 
-Picks = Callable[[State], Any]  # shape (replications,)
+Rule = Callable[[State], Any]  # returns the server to pick, of shape (replications,)
 
 
-def index_policy(servers: Servers, tables: list[Floats]) -> Picks:
-    """argmax of tables[i][q − 1, τ − 1], ties to the lowest number; for Model 1 the tables have one row."""
+def index_policy(servers: BatchServers, tables: list[Floats]) -> Rule:
+    """Make the rule that picks the server of the largest index; of equal ones the first.
+
+    tables: the index by server; tables[i][q − 1, τ − 1] is that of backlog q at age τ. In Model 1 a table has one row,
+        because a pick always leaves K jobs.
+    """
     ages = max(table.shape[1] for table in tables)
     deep = max(table.shape[0] for table in tables)
     padded = np.stack([_padded(table, deep, ages) for table in tables])
-    which = np.arange(servers.n)
+    all_servers = np.arange(servers.n)
 
-    def picks(state: State) -> Any:
+    def pick(state: State) -> Any:
         q = state.known - 1 if servers.blocking else np.zeros_like(state.known)
-        return np.argmax(padded[which, q, np.minimum(state.age, ages) - 1], axis=1)
+        return np.argmax(padded[all_servers, q, np.minimum(state.age, ages) - 1], axis=1)
 
-    return picks
+    return pick
 
 
 def _padded(table: Floats, rows: int, columns: int) -> Floats:
-    found = np.empty((rows, columns))
-    found[: table.shape[0], : table.shape[1]] = table
-    found[: table.shape[0], table.shape[1] :] = table[:, -1:]
-    found[table.shape[0] :] = found[table.shape[0] - 1]
-    return found
+    """Extend a table to this shape by copies of its last column and its last row."""
+    padded = np.empty((rows, columns))
+    padded[: table.shape[0], : table.shape[1]] = table
+    padded[: table.shape[0], table.shape[1] :] = table[:, -1:]
+    padded[table.shape[0] :] = padded[table.shape[0] - 1]
+    return padded
 
 
-def whittle_tables(servers: Servers, beta: float, ages: int = 2000) -> list[Floats]:
-    """The indices of each server."""
+def whittle_tables(servers: BatchServers, beta: float, ages: int = 2000) -> list[Floats]:
+    """Return the Whittle indices of each server for the discount factor beta. ages: the length of the tables."""
     if servers.blocking:
-        return [whittle.blocking(k, mu, beta).indices for k, mu in zip(servers.capacity, servers.rate, strict=True)]
+        return [
+            whittle_index.blocking(k, mu, beta).indices for k, mu in zip(servers.capacity, servers.rate, strict=True)
+        ]
     return [
-        np.array([[whittle.finite(tau, k, mu, beta) for tau in range(1, ages + 1)]])
+        np.array([[whittle_index.finite(tau, k, mu, beta) for tau in range(1, ages + 1)]])
         for k, mu in zip(servers.capacity, servers.rate, strict=True)
     ]
 
 
-def myopic_tables(servers: Servers, ages: int = 2000) -> list[Floats]:
-    """What a pick would earn at once."""
+def myopic_tables(servers: BatchServers, ages: int = 2000) -> list[Floats]:
+    """Return the expected reward of a pick, by server, backlog and age."""
     if servers.blocking:
         return [
             np.array([[k * lower_gamma(q, mu * tau) for tau in range(1, ages + 1)] for q in range(1, k + 1)])
             for k, mu in zip(servers.capacity, servers.rate, strict=True)
         ]
     return [
-        np.array([[whittle.reward(tau, k, mu) for tau in range(1, ages + 1)]])
+        np.array([[whittle_index.reward(tau, k, mu) for tau in range(1, ages + 1)]])
         for k, mu in zip(servers.capacity, servers.rate, strict=True)
     ]
 
 
-def policy(name: str, servers: Servers, rng: np.random.Generator) -> Picks:
-    """whittle (average reward), whittle/0.95, myopic, round_robin, random, or an oracle. Raises ValueError."""
-    kind, _, beta = name.partition("/")
-    if kind == "whittle":
-        return index_policy(servers, whittle_tables(servers, float(beta or 1.0)))
-    if kind == "myopic":
+def make_rule(text: str, servers: BatchServers, rng: np.random.Generator) -> Rule:
+    """Make a rule from its name: whittle, myopic, round_robin, random, or one of `ORACLES`.
+
+    `whittle` is for the average reward, and `whittle/beta=0.95` or `whittle/0.95` for a discounted one.
+    Raises ValueError.
+    """
+    name, _, options = split_spec(text, "/")
+    if name == "whittle":
+        return index_policy(servers, whittle_tables(servers, float(options.removeprefix("beta=") or 1.0)))
+    if name == "myopic":
         return index_policy(servers, myopic_tables(servers))
-    if kind == "round_robin":
+    if name == "round_robin":
         return lambda state: np.full(len(state.age), state.slot % servers.n)
-    if kind == "random":
+    if name == "random":
         return lambda state: rng.integers(servers.n, size=len(state.age))
-    if kind in ORACLES:
-        return _oracle(kind, servers, rng)
-    raise ValueError(f"there is no policy {name!r} in slots")
+    if name in ORACLES:
+        return _oracle(name, servers, rng)
+    known = ", ".join(("whittle", "myopic", "round_robin", "random", *ORACLES))
+    raise ValueError(f"unknown policy in slots {text!r}; known: {known}")
 
 
-def _oracle(kind: str, servers: Servers, rng: np.random.Generator) -> Picks:
+def _oracle(name: str, servers: BatchServers, rng: np.random.Generator) -> Rule:
+    """Make a rule that sees the backlogs.
+
+    jsq and jsq-f pick the least backlog; of equal ones a random server, or the one of largest capacity and rate. jsq-r
+    picks the largest reward. jsq-2 picks the larger reward of two random servers. jiq picks an empty server.
+    """
     k, mu = np.array(servers.capacity, float), np.array(servers.rate)
-    fast = (k * 1e4 + mu) / (k.max() * 1e4 + mu.max())  # of equals the larger capacity, then the faster; below 1
+    # Numbers below 1 that put the larger capacity first, and of equal capacities the faster server.
+    preference = (k * 1e4 + mu) / (k.max() * 1e4 + mu.max())
 
-    def gains(state: State) -> Floats:
+    def rewards(state: State) -> Floats:
         return np.where(state.backlog == 0, k, 0.0) if servers.blocking else k - state.backlog
 
-    def picks(state: State) -> Any:
+    def pick(state: State) -> Any:
         backlog, shape = state.backlog, state.backlog.shape
         dice = rng.random(shape)
-        if kind == "jsq":
+        if name == "jsq":
             return np.argmin(backlog + dice, axis=1)
-        if kind == "jsq-f":
-            return np.argmin(backlog - fast, axis=1)
-        if kind == "jsq-r":
-            return np.argmax(
-                gains(state) + 0.5 * dice - (0.25 * backlog / k.max() if servers.blocking else 0.0), axis=1
-            )
-        if kind == "jiq":
+        if name == "jsq-f":
+            return np.argmin(backlog - preference, axis=1)
+        if name == "jsq-r":
+            # Blocked servers all have the reward 0, so there the shorter queue decides.
+            shorter_first = 0.25 * backlog / k.max() if servers.blocking else 0.0
+            return np.argmax(rewards(state) + 0.5 * dice - shorter_first, axis=1)
+        if name == "jiq":
             return np.argmin(np.where(backlog == 0, dice, 1 + dice), axis=1)
-        two = np.argsort(dice, axis=1)[:, :2]
-        pair = np.take_along_axis(gains(state), two, axis=1)
-        shorter = np.take_along_axis(backlog, two, axis=1)
-        better = np.where(pair[:, 0] != pair[:, 1], pair[:, 1] > pair[:, 0], shorter[:, 1] < shorter[:, 0])
-        return np.take_along_axis(two, better[:, None].astype(np.int64), axis=1)[:, 0]
+        pair = np.argsort(dice, axis=1)[:, :2]
+        reward = np.take_along_axis(rewards(state), pair, axis=1)
+        length = np.take_along_axis(backlog, pair, axis=1)
+        second = np.where(reward[:, 0] != reward[:, 1], reward[:, 1] > reward[:, 0], length[:, 1] < length[:, 0])
+        return np.take_along_axis(pair, second[:, None].astype(np.int64), axis=1)[:, 0]
 
-    return picks
+    return pick
 
 
-def simulate(servers: Servers, name: str, slots: int, warmup: int, replications: int, seed: int) -> Floats:
-    """Mean reward a slot after the warm-up, by replication."""
+def simulate(servers: BatchServers, name: str, slots: int, warmup: int, replications: int, seed: int) -> Floats:
+    """Return the mean reward per slot after the warm-up, by replication.
+
+    name: a rule, as `make_rule` reads it.
+    slots, warmup: the slots that are counted, and those before them.
+    """
     rng = np.random.default_rng([seed, 7])
-    picks = policy(name, servers, np.random.default_rng([seed, 11]))
+    pick = make_rule(name, servers, np.random.default_rng([seed, 11]))
     k, mu = np.array(servers.capacity), np.array(servers.rate)
     shape = (replications, servers.n)
     backlog = np.maximum(0, k - rng.poisson(mu, shape))
@@ -151,12 +187,12 @@ def simulate(servers: Servers, name: str, slots: int, warmup: int, replications:
     total = np.zeros(replications)
     for slot in range(warmup + slots):
         state.slot = slot
-        i = picks(state)
-        found = state.backlog[rows, i]
-        took = np.where(found == 0, k[i], 0) if servers.blocking else k[i] - found
+        i = pick(state)
+        before = state.backlog[rows, i]
+        added = np.where(before == 0, k[i], 0) if servers.blocking else k[i] - before
         if slot >= warmup:
-            total += took
-        state.backlog[rows, i] = after = found + took
+            total += added
+        state.backlog[rows, i] = after = before + added
         state.known[rows, i] = after
         state.age += 1
         state.age[rows, i] = 1
@@ -164,10 +200,12 @@ def simulate(servers: Servers, name: str, slots: int, warmup: int, replications:
     return total / slots
 
 
-def exact(servers: Servers, tables: list[Floats]) -> tuple[float, int]:
-    """Model 1: the long-run mean reward of an index policy, and the length of the cycle that it runs into. No
-    observation tells it anything, so its schedule is a deterministic walk on ages."""
-    assert not servers.blocking, "what is seen matters there"
+def exact(servers: BatchServers, tables: list[Floats]) -> tuple[float, int]:
+    """Return the long-run mean reward of an index policy in Model 1, and the length of its cycle.
+
+    A pick always leaves K jobs, so the schedule does not depend on chance: it is a walk on ages that ends in a cycle.
+    """
+    assert not servers.blocking, "the schedule of Model 2 depends on chance"
     ages, longest = [1] * servers.n, max(table.shape[1] for table in tables)
     seen: dict[tuple[int, ...], int] = {}
     earned: list[float] = []
@@ -175,40 +213,44 @@ def exact(servers: Servers, tables: list[Floats]) -> tuple[float, int]:
         seen[tuple(ages)] = len(earned)
         scores = [table[0, min(age, table.shape[1]) - 1] for table, age in zip(tables, ages, strict=True)]
         i = int(np.argmax(scores))
-        earned.append(whittle.reward(ages[i], servers.capacity[i], servers.rate[i]))
+        earned.append(whittle_index.reward(ages[i], servers.capacity[i], servers.rate[i]))
         ages = [1 if j == i else min(age + 1, longest) for j, age in enumerate(ages)]
     begin = seen[tuple(ages)]
     return float(np.mean(earned[begin:])), len(earned) - begin
 
 
-def exact_random(servers: Servers) -> float:
-    """Model 1, a server at random in each slot: ages are geometric."""
+def exact_random(servers: BatchServers) -> float:
+    """Return the mean reward in Model 1 of a random server in each slot. The ages are geometric."""
     n, total = servers.n, 0.0
     for k, mu in zip(servers.capacity, servers.rate, strict=True):
-        total += sum((1 - 1 / n) ** (t - 1) / n * whittle.reward(t, k, mu) for t in range(1, 60 * n))
+        total += sum((1 - 1 / n) ** (t - 1) / n * whittle_index.reward(t, k, mu) for t in range(1, 60 * n))
     return total / n
 
 
-def exact_round_robin(servers: Servers) -> float:
-    """Model 1: every age is n."""
+def exact_round_robin(servers: BatchServers) -> float:
+    """Return the mean reward in Model 1 of all servers in turn. Every age is n."""
     return (
-        sum(whittle.reward(servers.n, k, mu) for k, mu in zip(servers.capacity, servers.rate, strict=True)) / servers.n
+        sum(whittle_index.reward(servers.n, k, mu) for k, mu in zip(servers.capacity, servers.rate, strict=True))
+        / servers.n
     )
 
 
-def bound(servers: Servers) -> float:
-    """Model 1, Lagrange's upper bound of the average reward: min over λ of λ + Σ max(0, max_T (R_i(T) − λ)/T)."""
+def bound(servers: BatchServers) -> float:
+    """Return the Lagrangian upper bound of the mean reward in Model 1.
+
+    It is the minimum over λ of λ + Σ max(0, max_T (R_i(T) − λ)/T).
+    """
     rewards = [
-        np.array([whittle.reward(t, k, mu) for t in range(1, 400)])
+        np.array([whittle_index.reward(t, k, mu) for t in range(1, 400)])
         for k, mu in zip(servers.capacity, servers.rate, strict=True)
     ]
     times = np.arange(1, 400)
 
-    def at(price: float) -> float:
-        return price + sum(max(0.0, float(((each - price) / times).max())) for each in rewards)
+    def value(price: float) -> float:
+        return price + sum(max(0.0, float(((reward - price) / times).max())) for reward in rewards)
 
     low, high = 0.0, float(max(servers.capacity))
-    for _ in range(200):  # convex: golden section would do as well
+    for _ in range(200):  # ternary search, as the value is convex in the price
         a, b = low + (high - low) / 3, high - (high - low) / 3
-        low, high = (low, b) if at(a) < at(b) else (a, high)
-    return at((low + high) / 2)
+        low, high = (low, b) if value(a) < value(b) else (a, high)
+    return value((low + high) / 2)

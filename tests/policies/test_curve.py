@@ -15,7 +15,7 @@ from dispatcher.estimators.throughput_curve import ThroughputCurve
 from dispatcher.policies import curve
 from dispatcher.policies.curve import cost
 from loadgen.sim.oracles import TrueDelay
-from loadgen.sim.pools import ServicePool, ServiceScene, simulate
+from loadgen.sim.pools import ServicePool, ServiceScenario, simulate
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "traces" / "curve_golden.json").read_text())
 OUTCOMES = {"answered": Outcome.OK, "failed": Outcome.FAILED, "given up": Outcome.CANCELLED}
@@ -106,7 +106,7 @@ def learned(pools, rate, requests=6000, seed=1, **scene):
         made.append(registry.create("curve", rng))
         return made[0]
 
-    scene = ServiceScene(tuple(ServicePool(text) for text in pools), rate, **scene)
+    scene = ServiceScenario(tuple(ServicePool(text) for text in pools), rate, **scene)
     specs = [PoolSpec(str(i)) for i in range(len(pools))]
     times = simulate(scene, make, specs, requests, seed)
     return times, made[0].estimates()
@@ -139,7 +139,7 @@ def test_an_unlimited_pool_is_not_taken_for_a_small_one():
 @pytest.mark.slow  # `test_it_finds_the_servers_and_the_service_time` is the fast one
 def test_it_needs_no_more_than_the_better_of_the_rules_that_know_the_pools():
     times, _ = learned((FOUR, SIXTEEN), 150.0, requests=12_000)
-    scene = ServiceScene((ServicePool(FOUR), ServicePool(SIXTEEN)), 150.0)
+    scene = ServiceScenario((ServicePool(FOUR), ServicePool(SIXTEEN)), 150.0)
     specs = [PoolSpec("0"), PoolSpec("1")]
     told = simulate(scene, TrueDelay, specs, 12_000, 1)
     jsq = simulate(scene, lambda _, rng: registry.create("jsq", rng), specs, 12_000, 1)

@@ -7,7 +7,7 @@ import pytest
 from dispatcher import registry
 from dispatcher.core.types import PoolSpec
 from dispatcher.estimators.surprise import Surprise
-from loadgen.sim.pools import ServiceChange, ServicePool, ServiceScene, simulate
+from loadgen.sim.pools import ServiceChange, ServicePool, ServiceScenario, simulate
 from workers.distributions import parse as parse_law
 
 SECONDS = 0.1
@@ -55,6 +55,6 @@ def test_a_pool_that_becomes_slower_is_noticed_soon():
     Without the test for changes it is 6 % higher.
     """
     pools = tuple(ServicePool(f"fcfs:servers=2,seconds={seconds}") for seconds in (0.01, 0.02))
-    scene = ServiceScene(pools, rate=100.0, changes=(ServiceChange(at=6000, pool=0, speed=0.2),))
-    slow = ServiceScene((ServicePool("fcfs:servers=2,seconds=0.05"), pools[1]), rate=100.0)
+    scene = ServiceScenario(pools, rate=100.0, changes=(ServiceChange(at=6000, pool=0, speed=0.2),))
+    slow = ServiceScenario((ServicePool("fcfs:servers=2,seconds=0.05"), pools[1]), rate=100.0)
     assert mean_seconds(scene, seed=1) < 1.03 * mean_seconds(slow, seed=1)

@@ -125,7 +125,7 @@ def test_equal_scores_go_where_the_tie_rule_says():
         (lambda: system(1.0, *[F1X5] * 4), "one to three pools, not 4"),
         (lambda: system(1.0, "infinite:seconds=1,limit=300", F1X5), "at most 248 servers or requests in service"),
         (lambda: system(1.0, "table:1,2,3,4", side=5), "between 6 and 5000"),
-        (lambda: report("all", 1.0, (), (), (), 0, ("x",)), "--curve: curve 'x': unknown form 'x'"),
+        (lambda: report("all", 1.0, (), (), (), 0, ("x",)), "--curve: unknown curve 'x'"),
         (lambda: report("all", 1.0, (1.0, 2.0), (), (), 0, (), "best"), "--ties must be one of first, last, fastest"),
         (lambda: report("chain", 1e6, (), (), (), 0, ("infinite:seconds=1",)), "the load is too high for exact values"),
     ],

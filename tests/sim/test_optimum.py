@@ -5,7 +5,8 @@ import pytest
 
 from dispatcher.errors import ConfigError
 from loadgen.sim import theory
-from loadgen.sim.model import Scenario, simulate
+from loadgen.sim.compiled import Compiled
+from loadgen.sim.model import Scenario
 from loadgen.sim.replicate import mean_and_se
 
 # λ, μ, least mean number in system and SED's. At load 0.9 a truncation to 61 states a pool is a
@@ -50,8 +51,8 @@ EXPONENTS = [
     ((1.0, 5.0), 0.6, 1.0, 0.0410),
     ((1.0, 10.0), 0.8, 0.7, 0.0120),
     ((1.0, 10.0), 0.8, 1.0, 0.1210),
-    ((1.0, 10.0), 0.9, 0.7, 0.0122),
-    ((1.0, 10.0), 0.9, 1.0, 0.1144),
+    pytest.param((1.0, 10.0), 0.9, 0.7, 0.0122, marks=pytest.mark.slow),
+    pytest.param((1.0, 10.0), 0.9, 1.0, 0.1144, marks=pytest.mark.slow),
 ]
 
 
@@ -66,7 +67,7 @@ def test_rates_to_a_power_come_near_the_optimum(mu, rho, exponent, above):
 def test_the_policies_exponent_is_that_of_the_theory(servers):
     mu, lam = (1.0, 5.0), 0.7 * (servers[0] + 5.0 * servers[1])
     scenario = Scenario("sed", lam, mu, mu, 20_000, servers=servers, options={"exponent": 0.7}, warmup=2000)
-    mean, se = mean_and_se([simulate(scenario, seed).mean_in_system for seed in range(8)])
+    mean, se = mean_and_se([Compiled(scenario).simulate(seed).mean_in_system for seed in range(8)])
     system = theory.System(lam, mu, servers)
     assert abs(mean - theory.chain(system, theory.sed(system, exponent=0.7)).mean_in_system) <= 4 * se
 

@@ -8,7 +8,7 @@ import pytest
 from dispatcher import registry
 from dispatcher.core.types import PoolSpec
 from loadgen.sim.oracles import TrueCost, TrueDelay
-from loadgen.sim.pools import ServiceChange, ServicePool, ServiceScene, simulate
+from loadgen.sim.pools import ServiceChange, ServicePool, ServiceScenario, simulate
 
 
 def run(pools, rate, make="random", requests=20_000, seed=1, **scene):
@@ -18,7 +18,7 @@ def run(pools, rate, make="random", requests=20_000, seed=1, **scene):
         name = make
         make = lambda scene, rng: registry.create(name, rng)  # noqa: E731
     specs = [PoolSpec(str(i)) for i in range(len(pools))]
-    return simulate(ServiceScene(pools, rate, **scene), make, specs, requests, seed)
+    return simulate(ServiceScenario(pools, rate, **scene), make, specs, requests, seed)
 
 
 def mean_and_error(times, batches=20):
@@ -75,18 +75,12 @@ def test_a_pool_that_gains_servers_has_shorter_waits():
 @pytest.mark.parametrize("oracle", [TrueDelay, TrueCost])
 def test_full_knowledge_beats_join_the_shortest_queue_and_hears_of_changes(oracle):
     pools = ["fcfs:servers=1,seconds=0.025", "fcfs:servers=1,seconds=0.005"]
-    assert run(pools, 140.0, oracle).mean() < 0.8 * run(pools, 140.0, "jsq").mean()
-    made = []
-
-    def make(scene, rng):
-        made.append(oracle(scene, rng))
-        return made[-1]
-
-    scene = ServiceScene(tuple(map(ServicePool, pools)), 60.0, changes=(ServiceChange(500, 1, speed=0.01),))
+    assert run(pools, 140.0, oracle, 4000).mean() < 0.8 * run(pools, 140.0, "jsq", 4000).mean()
+    scene = ServiceScenario(tuple(map(ServicePool, pools)), 60.0, changes=(ServiceChange(500, 1, speed=0.01),))
     specs = [PoolSpec("0"), PoolSpec("1")]
-    deaf = simulate(scene, make, specs, 1000, 1)
-    told = simulate(scene, make, specs, 1000, 1, told=lambda policy, change: policy.told(change))
-    assert told[500:].mean() < 0.5 * deaf[500:].mean()
+    unaware = simulate(scene, oracle, specs, 1000, 1)
+    aware = simulate(scene, oracle, specs, 1000, 1, on_change=lambda policy, change: policy.pool_changed(change))
+    assert aware[500:].mean() < 0.5 * unaware[500:].mean()
 
 
 def test_the_capacity_of_a_pool_is_its_largest_throughput_over_that_of_one_request():

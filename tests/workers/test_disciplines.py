@@ -10,8 +10,8 @@ import pytest
 from loadgen.experiments.studies.runner import spread
 from loadgen.sim import job_scheduling as contextual
 from loadgen.sim.job_scheduling import Source
-from workers.scheduling.disciplines import RESORTED, Esept, Fcfs, Job, Sept
-from workers.scheduling.lcp import CAPS, SEEN, Lcp, edges_between
+from workers.scheduling.disciplines import ALWAYS_SORTED_JOBS, Esept, Fcfs, Job, Sept
+from workers.scheduling.lcp import CAPS, SAMPLED_ARRIVALS, Lcp, edges_between
 from workers.scheduling.logistic import Logistic, fit, mean_rounds
 from workers.scheduling.planner import Queue, optimum, sept
 
@@ -47,7 +47,7 @@ def test_coefficients_fitted_at_once():
 def test_coefficients_come_near_the_truth():
     source = Source.of((0.9, 0.1), (0.8, 0.2), 0.25)
     order = Esept(2, age=0.0)
-    contextual.serve(order, contextual.draw(source, 100_000, 1), 100_000)
+    contextual.serve(order, contextual.draw(source, 40_000, 1), 40_000)
     assert order.model.theta == pytest.approx(THETA, abs=0.1)
     assert not order.model._rows, "rows are kept as long as they are fitted"
 
@@ -100,7 +100,7 @@ def test_jobs_left_by_horizon(queue, best, order):
 )  # fmt: skip
 def test_planning_the_last_rounds_is_enough(queue, regrets):
     best = optimum(queue, 400).values[-1]
-    found = {window: contextual.planned_at_the_end(queue, 400, window) - best for window in regrets}
+    found = {window: contextual.number_left_by_window(queue, 400, window) - best for window in regrets}
     assert found == pytest.approx(regrets, abs=6e-7)
 
 
@@ -199,7 +199,7 @@ def test_what_waits_is_sorted_anew_when_something_was_learned():
 
 def test_many_are_sorted_anew_only_when_a_tenth_more_was_learned():
     order = Esept(2, age=0.0)
-    filled(order, *[(SLOW, k) for k in range(RESORTED + 10)], (FAST, 1e6))
+    filled(order, *[(SLOW, k) for k in range(ALWAYS_SORTED_JOBS + 10)], (FAST, 1e6))
     for _ in range(100):
         order.done(SLOW, 50.0)
     assert order.next(0.0).x == FAST
@@ -278,12 +278,13 @@ def replayed(order, jobs, rounds):
     return len(waiting[0]) + len(waiting[1]) + (service > 0)
 
 
+@pytest.mark.slow
 def test_lcp_leaves_fewer_than_sept():
     source = Source.of((0.9, 0.05), (0.9, 0.1), 0.25)
     differences = []
     for seed in range(120):
         jobs = contextual.draw(source, 600, seed)
-        left = [contextual.serve(contextual.discipline(text, source, 600), jobs, 600).left
+        left = [contextual.serve(contextual.make_discipline(text, source, 600), jobs, 600).left
                 for text in ("lcp/window=80", "sept")]  # fmt: skip
         differences.append(float(left[0] - left[1]))
     mean, error = spread(differences)
@@ -344,12 +345,12 @@ def test_the_classes_of_a_plan_are_thirds_with_their_harmonic_means_and_all_arri
     order.add(Job((1.0, 0.0), 19_960.0))
     order.next(19_960.0)
     queue, edges, acts = order._plan
-    kept = sorted(1 + math.exp(-v) for v in [*values, 0.0][-SEEN:])
-    third = SEEN // 3
-    assert edges == close(kept[third - 1], kept[2 * SEEN // 3 - 1])
-    parts = kept[:third], kept[third : 2 * SEEN // 3], kept[2 * SEEN // 3 :]
+    kept = sorted(1 + math.exp(-v) for v in [*values, 0.0][-SAMPLED_ARRIVALS:])
+    third = SAMPLED_ARRIVALS // 3
+    assert edges == close(kept[third - 1], kept[2 * SAMPLED_ARRIVALS // 3 - 1])
+    parts = kept[:third], kept[third : 2 * SAMPLED_ARRIVALS // 3], kept[2 * SAMPLED_ARRIVALS // 3 :]
     assert queue.p == close(*(len(part) / math.fsum(part) for part in parts))
-    assert queue.l == close(*((5001 * len(part) / SEEN + 0.5 / 3) / 19_961 for part in parts))
+    assert queue.l == close(*((5001 * len(part) / SAMPLED_ARRIVALS + 0.5 / 3) / 19_961 for part in parts))
     assert queue.caps == CAPS[3]
     assert len(acts) == 51
 

@@ -8,7 +8,7 @@ import pytest
 
 from workers.curves import Curve, Retrograde, Servers, Soft, Table
 from workers.distributions import parse
-from workers.sharing import Sharing
+from workers.processor_sharing import ProcessorSharing
 from workers.station import Station
 
 
@@ -64,7 +64,7 @@ def birth_and_death(lam, curve, most=400):
 @pytest.mark.parametrize("law", ["exp", "hyperexp:cv=2", "fixed"])
 def test_one_shared_server_has_the_same_mean_response_for_every_law(law):
     """M/G/1-PS: E[S]/(1 − ρ)."""
-    mean, se = mean_response(Sharing, 0.6, law)
+    mean, se = mean_response(ProcessorSharing, 0.6, law)
     assert abs(mean - 1 / (1 - 0.6)) <= 4 * se
 
 
@@ -73,7 +73,7 @@ def test_a_request_of_work_x_takes_x_over_one_minus_rho():
     ratios = []
     for seed in range(16):
         jobs = traffic(seed, 0.6, "hyperexp:cv=2", 4000)
-        ends, _ = run(Sharing(), jobs)
+        ends, _ = run(ProcessorSharing(), jobs)
         sums = {False: [0.0, 0.0], True: [0.0, 0.0]}
         for end, (at, work) in zip(ends[400:], jobs[400:], strict=True):
             sums[work > 1][0] += end - at
@@ -95,7 +95,7 @@ def test_a_request_of_work_x_takes_x_over_one_minus_rho():
     ],
 )
 def test_every_speed_has_the_mean_response_of_its_birth_and_death_chain(lam, speed, law):
-    mean, se = mean_response(lambda: Sharing(speed=speed), lam, law)
+    mean, se = mean_response(lambda: ProcessorSharing(speed=speed), lam, law)
     assert abs(mean - birth_and_death(lam, Curve(speed, 1.0))) <= 4 * se
 
 
@@ -103,20 +103,20 @@ def test_every_speed_has_the_mean_response_of_its_birth_and_death_chain(lam, spe
 def test_a_limit_keeps_a_retrograde_pool_where_it_is_fast(limit):
     """Without a limit the throughput 8/n falls below the arrivals at 14 requests, and the pool does not recover."""
     speed = Retrograde(1, 8)
-    mean, se = mean_response(lambda: Sharing(limit=limit, speed=speed), 0.6, "exp")
+    mean, se = mean_response(lambda: ProcessorSharing(limit=limit, speed=speed), 0.6, "exp")
     assert abs(mean - birth_and_death(0.6, Curve(speed, 1.0, limit))) <= 4 * se
 
 
 def test_on_an_infinite_server_every_request_takes_its_own_work():
     jobs = traffic(1, 5.0, "hyperexp:cv=2", 20_000)
-    ends, mean = run(Sharing(math.inf), jobs)
+    ends, mean = run(ProcessorSharing(math.inf), jobs)
     assert max(abs(end - at - work) for end, (at, work) in zip(ends, jobs, strict=True)) < 1e-8
     assert mean == pytest.approx(sum(work for _, work in jobs) / max(ends), rel=1e-9)
 
 
 def test_a_limit_changes_nothing_for_exponential_work():
     """Limited processor sharing of one server: the chain of M/M/1, 1/(μ − λ)."""
-    mean, se = mean_response(lambda: Sharing(limit=3), 0.6, "exp")
+    mean, se = mean_response(lambda: ProcessorSharing(limit=3), 0.6, "exp")
     assert abs(mean - 2.5) <= 4 * se
 
 
@@ -125,7 +125,7 @@ def test_as_many_servers_as_the_limit_serve_first_come_first_served(limit):
     jobs = traffic(3, 0.8 * limit, "hyperexp:cv=2", 3000)
     station = Station(limit)
     expected = [station.admit(at, work) for at, work in jobs]
-    for pool in (Sharing(limit, limit=limit), Sharing(math.inf, limit=limit)):
+    for pool in (ProcessorSharing(limit, limit=limit), ProcessorSharing(math.inf, limit=limit)):
         assert run(pool, jobs)[0] == pytest.approx(expected, rel=1e-9)
 
 
@@ -164,7 +164,7 @@ class Plain:
 def test_joins_departures_and_changes_in_any_order_agree_with_a_plain_program(seed):
     dice = Random(seed)
     speeds = [Servers(2), Soft(0.2), Retrograde(2, 4), lambda n: 0.25 / n]
-    pool, plain, now, inside = Sharing(limit=5, speed=speeds[0]), Plain(speeds[0], 5), 0.0, set()
+    pool, plain, now, inside = ProcessorSharing(limit=5, speed=speeds[0]), Plain(speeds[0], 5), 0.0, set()
     for key in range(600):
         now += dice.expovariate(1.0)
         found = []
@@ -197,7 +197,7 @@ def test_joins_departures_and_changes_in_any_order_agree_with_a_plain_program(se
 
 
 def test_requests_that_leave_take_no_memory():
-    pool = Sharing()
+    pool = ProcessorSharing()
     pool.join(0.0, "first", 1e9)
     for key in range(1000):
         pool.join(0.0, key, 1e9 + key)
@@ -207,7 +207,7 @@ def test_requests_that_leave_take_no_memory():
 
 
 def test_a_pool_that_stands_still_has_no_next_end_and_goes_on_where_it_was():
-    pool = Sharing()
+    pool = ProcessorSharing()
     pool.join(0.0, "a", 2.0)
     pool.change(1.0, lambda n: 0.0)
     assert pool.next_end() == math.inf
@@ -216,14 +216,14 @@ def test_a_pool_that_stands_still_has_no_next_end_and_goes_on_where_it_was():
 
 
 def test_equal_ends_come_in_the_order_of_arrival():
-    pool = Sharing()
+    pool = ProcessorSharing()
     for key in "abc":
         pool.join(0.0, key, 1.0)
     assert [(pool.next_end(), pool.pop(pool.next_end())) for _ in "abc"] == [(3.0, "a"), (3.0, "b"), (3.0, "c")]
 
 
 def filled():
-    pool = Sharing()
+    pool = ProcessorSharing()
     pool.join(1.0, "a", 2.0)
     return pool
 
@@ -236,10 +236,10 @@ def filled():
         (lambda: filled().join(1.5, "a", 1.0), ValueError, "'a' is in the pool already"),
         (lambda: filled().join(1.5, "b", -1.0), ValueError, "finite and not negative, not -1"),
         (lambda: filled().pop(2.0), ValueError, "no request ends at 2; the next end is at 3"),
-        (lambda: Sharing().pop(math.inf), ValueError, "no request ends"),
+        (lambda: ProcessorSharing().pop(math.inf), ValueError, "no request ends"),
         (lambda: filled().leave(2.0, "b"), KeyError, "b"),
-        (lambda: Sharing(limit=0), ValueError, "limit must be at least 1, not 0"),
-        (lambda: Sharing(0.5), ValueError, "servers must be at least 1, not 0.5"),
+        (lambda: ProcessorSharing(limit=0), ValueError, "limit must be at least 1, not 0"),
+        (lambda: ProcessorSharing(0.5), ValueError, "servers must be at least 1, not 0.5"),
     ],
 )
 def test_wrong_use_is_refused(use, error, message):

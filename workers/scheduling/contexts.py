@@ -1,8 +1,8 @@
-"""What a request tells of the work that it brings: its context, and services that depend on it. PURE.
+"""The context of a request: what is known of its work, and services that depend on it. PURE.
 
-A context is named by its components, each with the coefficient of the truth: `1` is the constant, `POST` whether that
-is the method, `/report` whether the path begins so, `body` ln(1 + bytes)/10, `x1`, `x2`, … the numbers of the header
-X-Job-Context, separated by commas.
+The components of a context have names, and each has a true coefficient. `1` is the constant. `POST` is 1 if that is the
+method, and `/report` is 1 if the path begins so. `body` is ln(1 + bytes)/10. `x1`, `x2`, ... are the numbers of the
+header X-Job-Context, which are separated by commas.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from random import Random
 from workers.scheduling.logistic import Context, chance, mean_rounds
 
 HEADER = "X-Job-Context"
-MOST = 32  # components
-LARGEST = 10.0  # number of the header, either way
+MAX_COMPONENTS = 32
+MAX_HEADER_NUMBER = 10.0  # absolute value of a number in the header
 _NUMBERED = re.compile(r"x([1-9]|[12][0-9]|3[0-2])")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 @dataclass(frozen=True, slots=True)
 class Logistic:
-    """Services of a whole number of rounds, of which each is the last with chance σ(θ·x).
+    """A law of services that take a whole number of rounds. Each round is the last with probability σ(θ·x).
 
-    rate: rounds a second. coefficients: θ by the names of the components; the constant is always one of them.
+    rate: rounds per second.
+    coefficients: θ, by the names of the components. The constant is always one of them.
     """
 
     rate: float
@@ -36,76 +37,76 @@ class Logistic:
     theta: tuple[float, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        given = {"1": 0.0} | dict(self.coefficients)
-        for name, value in given.items():
-            known = name in ("1", "body") or name.startswith("/") or name in METHODS or _NUMBERED.fullmatch(name)
-            if not known:
+        coefficients = {"1": 0.0} | dict(self.coefficients)
+        for name, value in coefficients.items():
+            is_component = name in ("1", "body") or name.startswith("/") or name in METHODS or _NUMBERED.fullmatch(name)
+            if not is_component:
                 raise ValueError(f"a context has no component {name!r}; there are: 1, POST, /path, body, x1, ..., x32")
             if not -100 <= value <= 100:
                 raise ValueError(f"the coefficient of {name} must be from -100 to 100, not {value:g}")
-        if len(given) > MOST:
-            raise ValueError(f"a context has at most {MOST} components, not {len(given)}")
-        object.__setattr__(self, "names", tuple(given))
-        object.__setattr__(self, "theta", tuple(given.values()))
+        if len(coefficients) > MAX_COMPONENTS:
+            raise ValueError(f"a context has at most {MAX_COMPONENTS} components, not {len(coefficients)}")
+        object.__setattr__(self, "names", tuple(coefficients))
+        object.__setattr__(self, "theta", tuple(coefficients.values()))
 
     @property
     def tick(self) -> float:
-        """Seconds of a round."""
+        """The seconds of a round."""
         return 1 / self.rate
 
     def context(self, method: str, path: str, size: int, header: str) -> Context:
-        """Of a request: its method, its path, bytes of body, and X-Job-Context.
+        """Return the context of a request from its method, its path, the bytes of its body, and X-Job-Context.
 
         >>> law = Logistic(100.0, Random(1), {"POST": -1.0, "/report": -2.0, "x2": 1.0})
         >>> law.names, law.context("POST", "/report/7", 0, "0.5, -0.25")
         (('1', 'POST', '/report', 'x2'), (1.0, 1.0, 1.0, -0.25))
         """
         numbers = numbers_of(header)
-        found = []
+        context = []
         for name in self.names:
             if name == "1":
-                found.append(1.0)
+                context.append(1.0)
             elif name == "body":
-                found.append(math.log1p(size) / 10)
+                context.append(math.log1p(size) / 10)
             elif name.startswith("/"):
-                found.append(float(path.startswith(name)))
+                context.append(float(path.startswith(name)))
             elif numbered := _NUMBERED.fullmatch(name):
                 k = int(numbered[1])
-                found.append(numbers[k - 1] if k <= len(numbers) else 0.0)
+                context.append(numbers[k - 1] if k <= len(numbers) else 0.0)
             else:
-                found.append(float(method == name))
-        return tuple(found)
+                context.append(float(method == name))
+        return tuple(context)
 
     def service(self, x: Context) -> float:
-        """Seconds, drawn."""
+        """Draw the service time of a request with context x, in seconds."""
         p, u = chance(self.theta, x), 1 - self.rng.random()
         rounds = 1 if p >= 1 else max(1, math.ceil(math.log(u) / math.log1p(-p)))
         return rounds / self.rate
 
     def sample(self, now: float) -> float:
-        """Of a request of which nothing is known."""
-        return self.service(self._nothing)
+        """Draw the service time of a request of which only the constant is known, in seconds."""
+        return self.service(self._constant_only)
 
     def mean(self, now: float) -> float:
-        """As `sample`."""
-        return mean_rounds(self.theta, self._nothing) / self.rate
+        """Return the mean of `sample`, in seconds."""
+        return mean_rounds(self.theta, self._constant_only) / self.rate
 
     @property
-    def _nothing(self) -> Context:
+    def _constant_only(self) -> Context:
         return tuple(float(name == "1") for name in self.names)
 
 
 def numbers_of(text: str) -> list[float]:
-    """The header's numbers, none larger than `LARGEST` either way; what is no number counts 0.
+    """Read the numbers of the header, cut to `MAX_HEADER_NUMBER` in absolute value. Other text counts as 0.
 
     >>> numbers_of("0.5,oops,1e9")
     [0.5, 0.0, 10.0]
     """
-    found = []
-    for part in text.split(",")[:MOST]:
+    numbers = []
+    for part in text.split(",")[:MAX_COMPONENTS]:
         try:
             value = float(part)
         except ValueError:
             value = 0.0
-        found.append(0.0 if math.isnan(value) else min(max(value, -LARGEST), LARGEST))
-    return found
+        numbers.append(0.0 if math.isnan(value) else min(max(value, -MAX_HEADER_NUMBER), MAX_HEADER_NUMBER))
+    return numbers

@@ -1,10 +1,15 @@
-"""In which order a pool serves what waits: fcfs, sept, esept, lcp. PURE: no clock, no dice, no I/O.
+"""Disciplines: the order in which a pool serves the requests that wait. PURE: no clock, no random numbers, no I/O.
 
-Time is counted in rounds. A job with context x is done in a round with chance σ(θ·x), σ(z) = 1/(1 + e^−z), so it takes
-1 + e^(−θ·x) rounds in the mean; nothing in service is interrupted. `sept` serves the shortest mean first, of equals the
-oldest; `esept` learns θ from the jobs that end; `lcp` also knows when all will be over, and does not begin what would
-keep the queue from shrinking until then. Aging gives a job `age` rounds of credit for each round it waits: as all
-credits grow alike, the order is that of 1 + e^(−θ·x) + age × (round of arrival), and a heap holds it.
+Time is counted in rounds. A job with context x ends in a round with probability σ(θ·x), where σ(z) = 1/(1 + e^−z). So
+it takes 1 + e^(−θ·x) rounds on average. No service is interrupted. There are four disciplines:
+
+- `fcfs` serves the oldest job first.
+- `sept` serves the job of the shortest mean first, and of equal ones the oldest.
+- `esept` does the same with coefficients θ that it learns from the jobs that end.
+- `lcp` also knows the round of the end, and does not begin a job that would only delay others until then.
+
+Aging gives a job `age` rounds of credit for each round that it waits. All credits grow alike, so the order is that of
+1 + e^(−θ·x) + age × (round of arrival), and a heap can hold it.
 
 Sources: *Nonpreemptive Scheduling While Learning Context-Dependent Service Rates*; *Queue Length Regret Bounds for
 Contextual Queueing Bandits*; *Algorithm for Contextual Queueing Bandits with Rate-Optimal Queue Length Regret*.
@@ -21,41 +26,45 @@ from typing import Protocol
 
 from workers.scheduling.logistic import Context, Logistic, mean_rounds
 
-RESORTED = 256  # jobs, up to which the order follows each new estimate at once
-GROWN = 1.1  # beyond, it does when there are so many times as many observations
+ALWAYS_SORTED_JOBS = 256  # up to so many waiting jobs, the order follows each new estimate at once
+SORT_GROWTH = 1.1  # with more jobs, it follows when the number of observations has grown by this factor
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """x: its context, the constant 1 first. arrived: in which round (any origin)."""
+    """A job that waits.
+
+    x: its context, with the constant 1 first.
+    arrived: the round of its arrival, from any origin.
+    """
 
     x: Context
     arrived: float
 
 
 class Discipline(Protocol):
-    """What a pool asks. A job that was added is either returned by `next`, once, or dropped."""
+    """The order of a queue. Each job that was added is either returned by `next`, once, or dropped."""
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return the number of jobs that wait."""
         ...
 
     def add(self, job: Job) -> None: ...
     def next(self, now: float) -> Job | None:
-        """Whom to serve now; None if nobody waits, or it is better to idle."""
+        """Return the job to serve now; None if no job waits, or if it is better to idle."""
         ...
 
     def done(self, x: Context, rounds: float, finished: bool = True) -> None:
-        """A job was in service for so many rounds, to its end or not."""
+        """Learn from a job that was in service for so many rounds, to its end or not."""
         ...
 
     def drop(self, job: Job) -> None:
-        """One that waits has left."""
+        """Remove a job that waits."""
         ...
 
 
 class Fcfs:
-    """The oldest first."""
+    """Serves the oldest job first."""
 
     def __init__(self) -> None:
         self._waiting: deque[Job] = deque()
@@ -70,16 +79,17 @@ class Fcfs:
         return self._waiting.popleft() if self._waiting else None
 
     def done(self, x: Context, rounds: float, finished: bool = True) -> None:
-        """Nothing is learned."""
+        """Learn nothing."""
 
     def drop(self, job: Job) -> None:
         self._waiting.remove(job)
 
 
 class Sept:
-    """The shortest expected service first, for coefficients that are known.
+    """Serves the job of the shortest expected service first, with coefficients that are known.
 
-    theta: of the context's components. age: rounds of credit for each round waited, 0 for none.
+    theta: the coefficients of the components of a context.
+    age: rounds of credit for each round that a job waits; 0 for no aging.
     """
 
     def __init__(self, theta: Sequence[float], age: float = 0.0) -> None:
@@ -88,15 +98,15 @@ class Sept:
         self.theta = tuple(theta)
         self.age = age
         self._heap: list[tuple[float, int, Job]] = []
-        self._left: set[int] = set()  # of the heap, those that were dropped
+        self._dropped: set[int] = set()  # identities of jobs in the heap that were dropped
         self._count = 0
 
     def __len__(self) -> int:
-        return len(self._heap) - len(self._left)
+        return len(self._heap) - len(self._dropped)
 
     def __iter__(self) -> Iterator[Job]:
-        """Those that wait, in no order."""
-        return (job for _, _, job in self._heap if id(job) not in self._left)
+        """Return the jobs that wait, in no particular order."""
+        return (job for _, _, job in self._heap if id(job) not in self._dropped)
 
     def _key(self, job: Job) -> float:
         return mean_rounds(self.theta, job.x) + self.age * job.arrived
@@ -108,31 +118,32 @@ class Sept:
     def next(self, now: float) -> Job | None:
         while self._heap:
             job = heapq.heappop(self._heap)[2]
-            if id(job) not in self._left:
+            if id(job) not in self._dropped:
                 return job
-            self._left.discard(id(job))
+            self._dropped.discard(id(job))
         return None
 
     def done(self, x: Context, rounds: float, finished: bool = True) -> None:
-        """Nothing is learned."""
+        """Learn nothing."""
 
     def drop(self, job: Job) -> None:
-        self._left.add(id(job))
-        if 2 * len(self._left) > len(self._heap):
+        self._dropped.add(id(job))
+        if 2 * len(self._dropped) > len(self._heap):
             self._sort()
 
     def _sort(self) -> None:
-        """The heap anew: with the present coefficients, and without those that left."""
-        self._heap = [(self._key(job), n, job) for _, n, job in self._heap if id(job) not in self._left]
-        self._left.clear()
+        """Build the heap again, with the present coefficients and without the dropped jobs."""
+        self._heap = [(self._key(job), n, job) for _, n, job in self._heap if id(job) not in self._dropped]
+        self._dropped.clear()
         heapq.heapify(self._heap)
 
 
 class Esept(Sept):
-    """The shortest expected service first, by coefficients that are learned from all jobs that end.
+    """Serves the job of the shortest expected service first, with coefficients learned from the jobs that end.
 
-    d: components of a context. kappa: weight of the guess 0. age: as in `Sept`; without one a slow job may wait very
-    long.
+    d: the number of components of a context.
+    kappa: the weight of the first guess, that all coefficients are 0.
+    age: as in `Sept`. Without aging a slow job may wait very long.
     """
 
     def __init__(self, d: int, kappa: float = 1.0, age: float = 0.02) -> None:
@@ -142,7 +153,7 @@ class Esept(Sept):
 
     def next(self, now: float) -> Job | None:
         seen = self.model.observations
-        if seen != self._sorted_at and (len(self._heap) <= RESORTED or seen > GROWN * self._sorted_at):
+        if seen != self._sorted_at and (len(self._heap) <= ALWAYS_SORTED_JOBS or seen > SORT_GROWTH * self._sorted_at):
             self.theta, self._sorted_at = self.model.theta, seen
             self._sort()
         return super().next(now)

@@ -1,14 +1,15 @@
-"""lcp: learn, clear, plan, where it is known when all will be over; the fourth of `disciplines`. PURE.
+"""lcp: the discipline that learns, clears the queue, and plans for a known end. PURE.
 
-Far from the end it is `esept` without aging. In the last `window` rounds what was learned is frozen, jobs are put into
-at most `kmax` classes by their expected service, and the table of `planner` says which class to begin, or to idle: a
-long job is not begun that would only hold up others until the end (in the very last round it is: it might just be
-done). `learn`: part of the time, from the start, in which the oldest is served first, so that what is observed is a
-fair sample; the theory wants it, practice does not. The phase of clearing is `esept`, too, so it has no code. One
-server only: the table knows of one job in service.
+Far from the end it is `esept` without aging. In the last `window` rounds it freezes the estimate and puts the jobs into
+at most `kmax` classes by their expected service. The table of `planner` then gives the class to begin, or idling: a
+long job is not begun if it would only delay others until the end. (In the very last round it is, as it might end.)
 
-Source: *Nonpreemptive Scheduling While Learning Context-Dependent Service Rates*; lengths of phases and classes are
-ours.
+`learn` is the part of the time, from the start, in which the oldest job is served first. Then the observed jobs are a
+fair sample; the theory asks for it, but in practice it does not help. The theory's phase of clearing is `esept` as
+well, so it has no code. There is one server only, because the table has one job in service.
+
+Source: *Nonpreemptive Scheduling While Learning Context-Dependent Service Rates*; the lengths of phases and the classes
+are ours.
 """
 
 from __future__ import annotations
@@ -22,30 +23,37 @@ from workers.scheduling.disciplines import Esept, Job
 from workers.scheduling.logistic import Context, mean_rounds
 from workers.scheduling.planner import Acts, Queue, optimum
 
-SEEN = 4096  # contexts of arrivals that classes are made of
-WIDEST = 2_000  # rounds of a plan
-CAPS = {1: (100,), 2: (24, 60), 3: (8, 12, 30)}  # by number of classes: jobs waiting that the table tells apart
+SAMPLED_ARRIVALS = 4096  # the classes are made from the contexts of so many last arrivals
+MAX_WINDOW_ROUNDS = 2_000
+CAPS = {1: (100,), 2: (24, 60), 3: (8, 12, 30)}  # most waiting jobs in the table, by class; by number of classes
 
 
 class Lcp(Esept):
-    """Shortest expected service first, and a plan for the end.
+    """Serves the job of the shortest expected service first, and follows a plan near the end.
 
-    horizon: the round in which all is over. window: rounds before it that are planned, at most half of them all; the
-    table is made at once when they begin, in 0.3 ms a round for three classes. kmax: classes, up to 3.
+    d: the number of components of a context.
+    horizon: the round of the end.
+    window: the rounds before the end that are planned, at most half of all. The table is computed at once when they
+        begin; that takes 0.3 ms per round for three classes.
+    kmax: the number of classes at the most, up to 3.
+    kappa: as in `Esept`.
+    learn: the part of the time, from the start, in which the oldest job is served first.
     """
 
     def __init__(
         self, d: int, horizon: float, window: int = 100, kmax: int = 3, kappa: float = 1.0, learn: float = 0.0
     ) -> None:
         super().__init__(d, kappa, age=0.0)
-        if not 0 < horizon < math.inf or not 1 <= window <= WIDEST:
-            raise ValueError(f"lcp needs horizon > 0 and a window from 1 to {WIDEST:,}, not {horizon:g} and {window}")
+        if not 0 < horizon < math.inf or not 1 <= window <= MAX_WINDOW_ROUNDS:
+            raise ValueError(
+                f"lcp needs horizon > 0 and a window from 1 to {MAX_WINDOW_ROUNDS:,}, not {horizon:g} and {window}"
+            )
         if kmax not in CAPS or not 0 <= learn < 1:
             raise ValueError(f"lcp needs kmax 1, 2 or 3 and learn from 0 to below 1, not {kmax} and {learn:g}")
         self.horizon, self.window, self.kmax = horizon, min(window, int(horizon / 2)), kmax
         self._learns_until = learn * horizon
         self._learning = learn > 0
-        self._arrivals: deque[Context] = deque(maxlen=SEEN)
+        self._arrivals: deque[Context] = deque(maxlen=SAMPLED_ARRIVALS)
         self._plan: tuple[Queue, list[float], list[Acts]] | None = None
 
     def _key(self, job: Job) -> float:
@@ -79,7 +87,10 @@ class Lcp(Esept):
         return chosen
 
     def _planned(self, now: float) -> tuple[Queue, list[float], list[Acts]]:
-        """The table for what has been learned: classes by expected rounds, quickest first, and the edges between."""
+        """Compute the plan for the present estimate.
+
+        Return the classes by expected rounds, quickest first, the edges between them, and the table.
+        """
         self.theta = self.model.theta
         self._sort()
         means = sorted(mean_rounds(self.theta, x) for x in self._arrivals)
@@ -87,10 +98,10 @@ class Lcp(Esept):
         classes: list[list[float]] = [[] for _ in range(len(edges) + 1)]
         for mean in means:
             classes[bisect_left(edges, mean)].append(mean)
-        share = self._count / len(means)  # of all that came, where only the last are kept
+        share = self._count / len(means)  # all arrivals over those sampled, as only the last arrivals are kept
         queue = Queue(
-            p=tuple(len(each) / math.fsum(each) for each in classes),  # the harmonic mean keeps the mean service
-            l=self._rates([share * len(each) for each in classes], now),
+            p=tuple(len(rounds) / math.fsum(rounds) for rounds in classes),  # this keeps the mean service of a class
+            l=self._rates([share * len(rounds) for rounds in classes], now),
             caps=CAPS[len(classes)],
         )
         return queue, edges, optimum(queue, self.window).acts
@@ -102,8 +113,10 @@ class Lcp(Esept):
 
 
 def edges_between(values: Sequence[float], most: int) -> list[float]:
-    """Where sorted values are cut into at most so many classes that none is empty: each value apart if they are that
-    few, else at quantiles. A class holds what is above the edge before it, up to its own.
+    """Return the edges that cut sorted values into at most `most` classes, none of them empty.
+
+    With at most `most` different values, each has its own class; otherwise the edges are quantiles. A class holds the
+    values above the edge before it, up to its own edge.
 
     >>> edges_between([1.0, 1.0, 9.0], 3), edges_between([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 3)
     ([1.0], [2.0, 4.0])

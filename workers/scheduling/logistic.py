@@ -1,8 +1,10 @@
-"""How long jobs take, by their context: the geometric law with a logistic rate, and its coefficients learned. PURE.
+"""How long jobs take, by their context: a geometric law with a logistic rate, and its estimate. PURE.
 
-A job with context x that is in service is done in a round with chance σ(θ·x). Coefficients are learned one job at a
-time (`Logistic.learn`, d² operations) and, when the number of jobs has doubled, from all so far (`fit`). Rows are (x,
-rounds in service, whether it ended). Source: as `workers.scheduling.disciplines`; the online step is one of Newton's.
+A job with context x that is in service ends in a round with probability σ(θ·x). Coefficients are learned one job at a
+time by a step of Newton (`Logistic.learn`, d² operations). When the number of jobs has doubled, they are fitted to all
+jobs so far (`fit`). A row is (x, rounds in service, whether the job ended).
+
+Source: as `workers.scheduling.disciplines`.
 """
 
 from __future__ import annotations
@@ -17,18 +19,20 @@ from numpy.typing import NDArray
 Context = tuple[float, ...]
 Floats = NDArray[np.float64]
 Row = tuple[Context, float, bool]
-LONGEST = 1e9  # rounds that a mean may be
-KEPT = 4096  # rows for fitting again
-STEPS, SMALLEST, CLOSE = 40, 1e-3, 1e-24  # of Newton; scale of a step; its gain, of the cost
+MAX_MEAN_ROUNDS = 1e9
+FITTED_ROWS = 4096  # rows that are kept to fit the coefficients again
+MAX_NEWTON_STEPS = 40
+MIN_STEP_SCALE = 1e-3  # a damped step is not made smaller than that
+MIN_RELATIVE_GAIN = 1e-24  # Newton's method stops when a step lowers the cost by no more than this part
 
 
 def chance(theta: Sequence[float], x: Context) -> float:
-    """σ(θ·x), of being done in a round."""
+    """Return σ(θ·x), the probability that a job in service ends in a round."""
     return 1 / mean_rounds(theta, x)
 
 
 def mean_rounds(theta: Sequence[float], x: Context) -> float:
-    """1 + e^(−θ·x).
+    """Return 1 + e^(−θ·x), the mean rounds of a job.
 
     >>> mean_rounds((0.0, 1.0), (1.0, 0.0))
     2.0
@@ -36,14 +40,16 @@ def mean_rounds(theta: Sequence[float], x: Context) -> float:
     z = 0.0
     for coefficient, component in zip(theta, x, strict=True):
         z += coefficient * component
-    return min(1 + math.exp(-z), LONGEST) if z > -700 else LONGEST
+    return min(1 + math.exp(-z), MAX_MEAN_ROUNDS) if z > -700 else MAX_MEAN_ROUNDS
 
 
 class Logistic:
-    """Coefficients of ridge regression, step by step.
+    """Learns the coefficients of a ridge regression, step by step.
 
-    d: components of a context. kappa: of the penalty κ/2 |θ|². kept: the first so many rows are kept and fitted exactly
-    whenever there are twice as many as at the last time.
+    d: the number of components of a context.
+    kappa: κ of the penalty κ/2 |θ|².
+    kept: the number of first rows that are kept. They are fitted exactly whenever there are twice as many as at the
+        last fit.
 
     >>> model = Logistic(2, kept=0)
     >>> for x, rounds in (((1.0, 0.0), 1), ((1.0, 1.0), 7)):
@@ -52,7 +58,7 @@ class Logistic:
     True
     """
 
-    def __init__(self, d: int, kappa: float = 1.0, kept: int = KEPT) -> None:
+    def __init__(self, d: int, kappa: float = 1.0, kept: int = FITTED_ROWS) -> None:
         if d < 1 or not 1e-3 <= kappa <= 1e6:
             raise ValueError(f"a model needs components and a kappa from 0.001 to 1e6, not {d} and {kappa:g}")
         self.kappa = kappa
@@ -68,7 +74,10 @@ class Logistic:
         return tuple(self._theta.tolist())
 
     def learn(self, x: Context, rounds: float, finished: bool = True) -> None:
-        """One more job: so many rounds in service, to its end or not."""
+        """Learn from a job that was in service for so many rounds, to its end or not.
+
+        A number of rounds that is not positive and finite is ignored.
+        """
         if not 0 < rounds < math.inf:
             return
         row = np.array(x)
@@ -87,16 +96,21 @@ class Logistic:
         self._rows.append(row)
         if self.observations == 2 * self._fitted:
             self._fitted = self.observations
-            with contextlib.suppress(np.linalg.LinAlgError):  # what was learned step by step stands
+            with contextlib.suppress(np.linalg.LinAlgError):  # then the estimate of the single steps stays
                 self._theta, self._c = fit(self._rows, self.kappa, self._theta)
-        if self.observations == self._kept:  # steps are good enough from here on
+        if self.observations == self._kept:  # single steps are good enough from here on
             self._kept, self._rows = 0, []
 
 
 def fit(rows: Sequence[Row], kappa: float = 1.0, start: Floats | None = None) -> tuple[Floats, Floats]:
-    """The minimum of Σ (n ln(1 + e^(x·θ)) − y x·θ) + κ/2 |θ|² by damped Newton steps, and the inverse Hessian there.
+    """Minimise Σ (n ln(1 + e^(x·θ)) − y x·θ) + κ/2 |θ|² by damped Newton steps.
 
-    Raises LinAlgError where rounding hides the penalty."""
+    Return the minimum and the inverse of the Hessian there.
+
+    start: where the steps begin, by default at 0.
+
+    Raises LinAlgError if rounding hides the penalty.
+    """
     x = np.array([row[0] for row in rows])
     n, y = np.array([row[1] for row in rows], dtype=float), np.array([row[2] for row in rows], dtype=float)
 
@@ -106,18 +120,18 @@ def fit(rows: Sequence[Row], kappa: float = 1.0, start: Floats | None = None) ->
 
     theta = np.zeros(x.shape[1]) if start is None else start
     now = cost(theta)
-    for _ in range(STEPS):
+    for _ in range(MAX_NEWTON_STEPS):
         p = 1 / (1 + np.exp(-np.clip(x @ theta, -700, 700)))
         gradient = x.T @ (n * p - y) + kappa * theta
         hessian = (x * (n * p * (1 - p))[:, None]).T @ x + kappa * np.eye(len(theta))
         step = np.linalg.solve(hessian, gradient)
         scale, before = 1.0, now
-        while (now := cost(theta - scale * step)) > before and scale > SMALLEST:
+        while (now := cost(theta - scale * step)) > before and scale > MIN_STEP_SCALE:
             scale /= 2
-        if now > before:  # no step helps: what is left is rounding
+        if now > before:  # no step lowers the cost, so the rest is rounding
             break
         theta = theta - scale * step
-        if float(gradient @ step) <= CLOSE * abs(now):
+        if float(gradient @ step) <= MIN_RELATIVE_GAIN * abs(now):
             break
     return theta, np.linalg.inv(hessian)
 

@@ -26,7 +26,7 @@ from loadgen.experiments.claims import Verdict
 from loadgen.experiments.studies.runner import Piece, Result, Results, canvas, spread, verdict
 from loadgen.plot import COLOURS
 from loadgen.sim.oracles import TrueCost, TrueDelay
-from loadgen.sim.pools import ServiceChange, ServicePool, ServiceScene, simulate
+from loadgen.sim.pools import ServiceChange, ServicePool, ServiceScenario, simulate
 
 SIZES = {"quick": (6_000, 1), "full": (40_000, 3)}  # requests, seeds
 QUICK = (  # scenarios of the quick size
@@ -75,7 +75,7 @@ class Scenario(_Strict):
     reference_ms: float | None = None
     size: float = 1.0
 
-    def scene(self, requests: int) -> ServiceScene:
+    def scene(self, requests: int) -> ServiceScenario:
         network = self.network or [0.0] * len(self.pools)
         pools = tuple(ServicePool(text, wire) for text, wire in zip(self.pools, network, strict=True))
         capacity = sum(pool.curve.capacity for pool in pools)
@@ -85,7 +85,7 @@ class Scenario(_Strict):
             ServiceChange(int(change.after * requests), change.pool, change.speed, change.servers)
             for change in self.changes
         )
-        return ServiceScene(pools, rate, self.law, self.process, self.dispatchers, changes)
+        return ServiceScenario(pools, rate, self.law, self.process, self.dispatchers, changes)
 
 
 @cache
@@ -98,19 +98,19 @@ def scenarios() -> dict[str, Scenario]:
 # -- the rules
 
 
-def _registered(name: str) -> Callable[[ServiceScene, Random], Policy]:
+def _registered(name: str) -> Callable[[ServiceScenario, Random], Policy]:
     return lambda scene, rng: registry.create(name, rng)
 
 
-def _untold(scene: ServiceScene) -> list[PoolSpec]:
+def _untold(scene: ServiceScenario) -> list[PoolSpec]:
     return [PoolSpec(str(i)) for i in range(len(scene.pools))]
 
 
-def _told_servers(scene: ServiceScene) -> list[PoolSpec]:
+def _told_servers(scene: ServiceScenario) -> list[PoolSpec]:
     return [PoolSpec(str(i), servers=pool.servers) for i, pool in enumerate(scene.pools)]
 
 
-def _told_weights(scene: ServiceScene) -> list[PoolSpec]:
+def _told_weights(scene: ServiceScenario) -> list[PoolSpec]:
     return [
         PoolSpec(str(i), servers=min(pool.servers, UNLIMITED), guess=1 / pool.seconds)
         for i, pool in enumerate(scene.pools)
@@ -121,8 +121,8 @@ def _told_weights(scene: ServiceScene) -> list[PoolSpec]:
 class Rule:
     """make: the policy. specs: what it is told of the pools. infer: whether it learns from inferred service times."""
 
-    make: Callable[[ServiceScene, Random], Policy]
-    specs: Callable[[ServiceScene], list[PoolSpec]] = _untold
+    make: Callable[[ServiceScenario, Random], Policy]
+    specs: Callable[[ServiceScenario], list[PoolSpec]] = _untold
     infer: bool = False
 
 
@@ -155,7 +155,7 @@ def measured(scenario: str, rule: str, requests: int, seed: int) -> Result:
 
 def _tell(policy: Policy, change: ServiceChange) -> None:
     assert isinstance(policy, TrueDelay | TrueCost)
-    policy.told(change)
+    policy.pool_changed(change)
 
 
 # -- what they come to

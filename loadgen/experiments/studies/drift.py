@@ -12,7 +12,7 @@ from loadgen.experiments.claims import Verdict
 from loadgen.experiments.studies.no_regret import ANYTIME, SMOOTH, BufferStudy, Case
 from loadgen.experiments.studies.runner import Results, canvas, verdict
 from loadgen.plot import COLOURS
-from loadgen.sim.single_buffer import Scene, hamacher
+from loadgen.sim.single_buffer import BufferScenario, hamacher
 
 DRIFT = (0.6, 0.4, 0.05, 0.05, 0.02)
 
@@ -29,7 +29,7 @@ class Drift(BufferStudy):
 
     def cases(self, slots: int) -> Iterator[Case]:
         for policy in self.policies:
-            yield "reversed", policy, Scene(DRIFT, slots, (), DRIFT[::-1], self.windows)
+            yield "reversed", policy, BufferScenario(DRIFT, slots, (), DRIFT[::-1], self.windows)
 
     def _shares(self, results: Results, policy: str, slots: float) -> list[float]:
         return [value / slots for value in self.curve(results, "reversed", policy, "accepted")]

@@ -49,7 +49,7 @@ def values(name: str) -> Result:
     """Exact: the number left by horizon, and what planning the last rounds only costs at the longest."""
     found = contextual.horizons(queue(name), HORIZONS[-1])
     best = found["optimum"][-1]
-    regrets = [contextual.planned_at_the_end(queue(name), HORIZONS[-1], window) - best for window in WINDOWS]
+    regrets = [contextual.number_left_by_window(queue(name), HORIZONS[-1], window) - best for window in WINDOWS]
     return {kind: [each[h] for h in HORIZONS] for kind, each in found.items()} | {"regrets": regrets}
 
 
@@ -59,7 +59,7 @@ def learned(name: str, rounds: int, draws: int, seed: int) -> Result:
     exact = contextual.horizons(truth, EVALUATED)
     best = exact["optimum"][-1]
     costs = [
-        contextual.cost_of_believing(truth, contextual.learned(source(name), truth, rounds, j), EVALUATED)
+        contextual.number_left_by_plan(truth, contextual.learned(source(name), truth, rounds, j), EVALUATED)
         for j in range(seed * draws, (seed + 1) * draws)
     ]
     return {"regrets": [round(cost - best, 9) for cost in costs], "sept": exact["sept"][-1] - best}
@@ -71,7 +71,7 @@ def to_the_end(runs: int, seed: int) -> Result:
     for j in range(seed * runs, (seed + 1) * runs):
         jobs = contextual.draw(source("Q"), END, j)
         for order, left in found.items():
-            left.append(contextual.serve(contextual.discipline(order, source("Q"), END), jobs, END).left)
+            left.append(contextual.serve(contextual.make_discipline(order, source("Q"), END), jobs, END).left)
     return found
 
 

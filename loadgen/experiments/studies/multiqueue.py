@@ -12,7 +12,7 @@ from loadgen.experiments.claims import Verdict
 from loadgen.experiments.studies.no_regret import ANYTIME, BufferStudy, Case, backlogs
 from loadgen.experiments.studies.runner import Results, canvas, verdict
 from loadgen.plot import COLOURS
-from loadgen.sim.single_buffer import Scene, boundary
+from loadgen.sim.single_buffer import BufferScenario, boundary
 
 SYMMETRIC = ((4, 100, 4.0), (2, 60, 2.0))  # queues, servers, Σ μ
 OTHERS = {  # λ of each queue, μ of each server
@@ -39,10 +39,10 @@ class MultiQueue(BufferStudy):
             for load in (0.95, 1.05):
                 lam = load * boundary(n, m, total)
                 for policy in self.policies[:-1]:
-                    yield _case(n, m, total, load), policy, Scene((total / m,) * m, slots, (lam,) * n)
+                    yield _case(n, m, total, load), policy, BufferScenario((total / m,) * m, slots, (lam,) * n)
         for name, (lams, mu) in OTHERS.items():
             for policy in self.policies:
-                yield name, policy, Scene(mu, slots, lams)
+                yield name, policy, BufferScenario(mu, slots, lams)
 
     def tables(self, results: Results) -> list[Table]:
         notes = {}

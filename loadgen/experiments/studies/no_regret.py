@@ -19,7 +19,7 @@ from loadgen.experiments.studies.runner import Piece, Result, Results, canvas, s
 from loadgen.experiments.tables import with_error
 from loadgen.plot import COLOURS
 from loadgen.sim import single_buffer as buffers
-from loadgen.sim.single_buffer import Scene, bound, hamacher
+from loadgen.sim.single_buffer import BufferScenario, bound, hamacher
 
 INSTANCES = {
     "A": (0.5, 0.5),
@@ -34,13 +34,13 @@ ANYTIME = "exp3_ix/window=0/floor=0"
 SMOOTH = "exp3_ix/smooth=true"
 NO_REGRET = (ANYTIME, "tsallis_inf")
 GROWS = 0.003  # requests a slot, from which on a backlog is said to grow
-Case = tuple[str, str, Scene]  # what, policy, scene
+Case = tuple[str, str, BufferScenario]  # what, policy, scene
 
 
 def measured(policy: str, mu: list[float], slots: int, lam: list[float], later: list[float], windows: int, seed: int
              ) -> Result:  # fmt: skip
-    """One run, as `buffers.Run`; acceptance and regret a send are of the second half. window: slots of one."""
-    run = buffers.simulate(policy, Scene(tuple(mu), slots, tuple(lam), tuple(later), windows), seed)
+    """One run, as `buffers.BufferResult`; acceptance and regret a send are of the second half. window: slots of one."""
+    run = buffers.simulate(policy, BufferScenario(tuple(mu), slots, tuple(lam), tuple(later), windows), seed)
     sends = sum(run.sent[windows // 2 :])
     return {
         "acceptance": sum(run.accepted[windows // 2 :]) / sends,
@@ -110,7 +110,7 @@ class Hamacher(BufferStudy):
     def cases(self, slots: int) -> Iterator[Case]:
         for name, mu in INSTANCES.items():
             for policy in self.policies:
-                yield name, policy, Scene(mu, slots)
+                yield name, policy, BufferScenario(mu, slots)
 
     def share(self, results: Results, name: str, policy: str) -> tuple[float, float]:
         """Accepted in the second half, and its standard error: by the runs, which are few, or by the windows of all of
@@ -200,7 +200,7 @@ class Stability(BufferStudy):
             mu = INSTANCES[name]
             for load in self.loads:
                 for policy in self.policies:
-                    yield f"{name} {load:g} H", policy, Scene(mu, slots, (load * hamacher(mu),))
+                    yield f"{name} {load:g} H", policy, BufferScenario(mu, slots, (load * hamacher(mu),))
 
     def tables(self, results: Results) -> list[Table]:
         return [backlogs(self, results)]

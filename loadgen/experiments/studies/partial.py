@@ -13,7 +13,7 @@ from rich.table import Table
 from loadgen.experiments.claims import Verdict
 from loadgen.experiments.studies.runner import Piece, Result, Results, spread, verdict
 from loadgen.plot import COLOURS, PlotError
-from loadgen.sim import shared
+from loadgen.sim import several_dispatchers
 
 POOLS = {"unequal": (4.0, 3.0, 2.0, 1.0, 1.0, 0.5), "equal": (1.0,) * 6}
 CASES = tuple(("unequal", load, dispatchers) for load in (0.7, 0.9) for dispatchers in (1, 4, 16)) + tuple(
@@ -32,8 +32,8 @@ def measured(
     """Mean and 99th percentile of the time in system."""
     mu = POOLS[pools]
     misjudged = tuple(1.3 if i % 2 == 0 else 0.7 for i in range(len(mu))) if wrong else ()
-    scene = shared.Scene(mu, load, dispatchers, requests, misjudged, late)
-    times = shared.simulate(rule, scene, seed)
+    scene = several_dispatchers.DispatcherScenario(mu, load, dispatchers, requests, misjudged, late)
+    times = several_dispatchers.simulate(rule, scene, seed)
     return {"mean": float(times.mean()), "p99": float(np.percentile(times, 99))}
 
 

@@ -18,7 +18,7 @@ from loadgen.experiments.studies.runner import Piece, Result, Results, canvas, s
 from loadgen.experiments.tables import with_error
 from loadgen.plot import COLOURS
 from loadgen.sim.job_scheduling import Source
-from loadgen.sim.reordering import Scene, simulate
+from loadgen.sim.reordering import ReorderingScenario, simulate
 
 CHANCES, SHARES = (0.9, 0.1), (0.8, 0.2)
 RATES = (40.0, 120.0)  # services a second
@@ -29,10 +29,10 @@ SIZES = {"quick": (5_000, 3), "full": (50_000, 10)}  # requests, seeds
 WARMUP = 5  # a fifth is left out of the means
 
 
-def scene(load: float, order: str) -> Scene:
+def scene(load: float, order: str) -> ReorderingScenario:
     plain = Source.of(CHANCES, SHARES, load * sum(RATES))
     mean = sum(share / p for share, p in zip(SHARES, CHANCES, strict=True))
-    return Scene(plain, tuple(rate * mean for rate in RATES), order)
+    return ReorderingScenario(plain, tuple(rate * mean for rate in RATES), order)
 
 
 def measured(rule: str, load: float, order: str, requests: int, seed: int) -> Result:

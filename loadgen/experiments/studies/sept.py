@@ -78,7 +78,7 @@ def tracked(lam: float, theta: list[float], rounds: int, runs: int, seed: int) -
         jobs = contextual.draw(source, rounds, j)
         number = {}
         for order in ("sept", "esept", "fcfs"):
-            served = contextual.serve(contextual.discipline(order, source, rounds), jobs, rounds)
+            served = contextual.serve(contextual.make_discipline(order, source, rounds), jobs, rounds)
             number[order] = [served.mean_number(*window) for window in windows(rounds)]
         for order, rows in found.items():
             rows.append([a - b for a, b in zip(number[order], number["sept"], strict=True)])

@@ -36,13 +36,13 @@ INSTANCES = {"quick": 30, "full": 150}
 
 def simulated(system: str, blocking: bool, policy: str, slots: int, warmup: int, reps: int, seed: int) -> Result:
     """Mean rewards a slot, by replication."""
-    servers = slotted.Servers(*SYSTEMS[system], blocking)
+    servers = slotted.BatchServers(*SYSTEMS[system], blocking)
     return {"rewards": slotted.simulate(servers, policy, slots, warmup, reps, seed).tolist()}
 
 
 def exactly(system: str) -> Result:
     """Model 1: the long-run mean rewards."""
-    servers = slotted.Servers(*SYSTEMS[system])
+    servers = slotted.BatchServers(*SYSTEMS[system])
     return {
         "whittle": slotted.exact(servers, slotted.whittle_tables(servers, 1.0))[0],
         "whittle/0.95": slotted.exact(servers, slotted.whittle_tables(servers, 0.95))[0],
@@ -60,7 +60,7 @@ def gains(equal: bool, instances: int, seed: int) -> Result:
         n = int(rng.integers(2, 7))
         capacity = [int(rng.integers(2, 21))] * n if equal else rng.integers(2, 21, n).tolist()
         rate = np.exp(rng.uniform(np.log(0.2), np.log(4.0), n)).round(3).tolist()
-        servers = slotted.Servers(tuple(capacity), tuple(rate))
+        servers = slotted.BatchServers(tuple(capacity), tuple(rate))
         index, _ = slotted.exact(servers, slotted.whittle_tables(servers, 1.0, 300))
         myopic, _ = slotted.exact(servers, slotted.myopic_tables(servers, 300))
         found.append(index / myopic - 1)

@@ -8,8 +8,8 @@ import pytest
 from loadgen.experiments.studies.runner import spread
 from loadgen.sim.single_buffer import (
     WORST_RATIO,
-    Scene,
-    Servers,
+    Buffers,
+    BufferScenario,
     accepted_by_mix,
     bound,
     boundary,
@@ -68,9 +68,11 @@ def test_the_boundary_of_equal_queues(queues, total, stars):
         assert boundary(queues, servers, total) == pytest.approx(star, abs=6e-7)
 
 
-def accepted(policy, mu, slots=30_000, seeds=4):
+def accepted(policy, mu, slots=8_000, seeds=10):
     """Share in the second half: mean and standard error."""
-    shares = [sum(simulate(policy, Scene(mu, slots), seed).accepted[10:]) / (slots // 2) for seed in range(seeds)]
+    shares = [
+        sum(simulate(policy, BufferScenario(mu, slots), seed).accepted[10:]) / (slots // 2) for seed in range(seeds)
+    ]
     return spread(shares)
 
 
@@ -89,8 +91,8 @@ def test_independent_draws_in_the_equalising_mix_get_the_sum():
 
 @pytest.mark.parametrize("policy", ["exp3_ix/window=0/floor=0", "tsallis_inf", "exp3_ix"])
 def test_learners_get_the_sum_less_their_regret(policy):
-    mu, slots = (0.3, 0.2), 20_000
-    runs = [simulate(policy, Scene(mu, slots), seed) for seed in range(3)]
+    mu, slots = (0.3, 0.2), 8_000
+    runs = [simulate(policy, BufferScenario(mu, slots), seed) for seed in range(3)]
     mean, error = spread([sum(run.accepted[10:]) / (slots // 2) for run in runs])
     regret = spread([run.regret / (slots // 2) for run in runs])[0]
     assert hamacher(mu) * (1 - max(0.0, regret)) - 4 * error <= mean <= hamacher(mu) + 4 * error
@@ -99,29 +101,29 @@ def test_learners_get_the_sum_less_their_regret(policy):
 
 def test_even_spacing_gets_more_and_ucb1_hammers_one_server():
     mu = (0.2,) * 4
-    assert accepted("exp3_ix/smooth=true", mu, 20_000, 1)[0] > 1.1 * hamacher(mu)
-    assert accepted("recharge", mu, 20_000, 1)[0] > 1.1 * hamacher(mu)
-    run = simulate("ucb1", Scene(mu, 20_000), 1)
-    assert sum(run.accepted[10:]) / 10_000 < 0.8 * hamacher(mu)
-    assert run.regret > 2000
+    assert accepted("exp3_ix/smooth=true", mu, 8_000, 1)[0] > 1.1 * hamacher(mu)
+    assert accepted("recharge", mu, 8_000, 1)[0] > 1.1 * hamacher(mu)
+    run = simulate("ucb1", BufferScenario(mu, 8_000), 1)
+    assert sum(run.accepted[10:]) / 4_000 < 0.8 * hamacher(mu)
+    assert run.regret > 800
 
 
 def test_a_queue_is_stable_below_the_sum_and_not_above():
     mu = (0.5, 0.5)
-    slopes = [simulate("mix", Scene(mu, 40_000, (load * hamacher(mu),)), 1).slope for load in (0.9, 1.1)]
+    slopes = [simulate("mix", BufferScenario(mu, 40_000, (load * hamacher(mu),)), 1).slope for load in (0.9, 1.1)]
     assert abs(slopes[0]) < 0.002
     assert slopes[1] == pytest.approx(0.1 * hamacher(mu), rel=0.3)
 
 
 def test_of_several_senders_one_is_taken_and_each_as_often():
-    run = simulate("round_robin", Scene((1.0,), 10_000, (1.0, 1.0)), 1)
+    run = simulate("round_robin", BufferScenario((1.0,), 10_000, (1.0, 1.0)), 1)
     assert sum(run.accepted) == 10_000
     assert sum(run.sent) == 20_000
     assert run.backlog[-1] == 10_000
 
 
 def test_rates_change_in_the_middle():
-    run = simulate("round_robin", Scene((0.8,), 40_000, (), (0.2,)), 1)
+    run = simulate("round_robin", BufferScenario((0.8,), 40_000, (), (0.2,)), 1)
     shares = [count / 2000 for count in run.accepted]
     assert shares[:10] == pytest.approx([0.8] * 10, abs=0.05)
     assert shares[10:] == pytest.approx([0.2] * 10, abs=0.05)
@@ -129,7 +131,7 @@ def test_rates_change_in_the_middle():
 
 def test_what_is_full_when_rates_change_has_its_next_chance_after_that_slot():
     for seed in range(20):
-        servers = Servers((1e-9,), seed)
+        servers = Buffers((1e-9,), seed)
         assert servers.offer(0, 0)
         servers.change((1.0,), 10)
         assert not servers.offer(0, 10)
@@ -138,22 +140,22 @@ def test_what_is_full_when_rates_change_has_its_next_chance_after_that_slot():
 
 def test_an_odd_number_of_windows_is_refused():
     with pytest.raises(ValueError, match="even"):
-        simulate("mix", Scene((0.5,), 100, windows=3), 1)
+        simulate("mix", BufferScenario((0.5,), 100, windows=3), 1)
 
 
 def test_empty_slots_are_counted_to_the_slot():
-    servers = Servers((1.0,), 1)
+    servers = Buffers((1.0,), 1)
     assert servers.offer(0, 3)  # empty in 0, 1, 2, 3
     assert servers.empty_slots(4) == [4]
     assert servers.empty_slots(6) == [6]
-    servers = Servers((1e-9,), 1)
+    servers = Buffers((1e-9,), 1)
     assert servers.offer(0, 0)
     assert not servers.offer(0, 5)
     assert servers.empty_slots(100) == [1]
 
 
 def test_equal_seeds_give_equal_runs_and_options_are_checked():
-    scene = Scene((0.4, 0.3), 2000, (0.2, 0.2))
+    scene = BufferScenario((0.4, 0.3), 2000, (0.2, 0.2))
     assert simulate("exp3_ix", scene, 3) == simulate("exp3_ix", scene, 3)
     assert simulate("exp3_ix", scene, 3) != simulate("exp3_ix", scene, 4)
     with pytest.raises(Exception, match="has no option"):
