@@ -19,6 +19,7 @@ import pytest
 from aiohttp import web
 
 from loadgen.attack.summary import Summary
+from tests.loadgen.command import run_command
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +62,13 @@ def command(*arguments):
     return [sys.executable, "-m", "loadgen", "attack", *map(str, arguments)]
 
 
-def attack(*arguments):
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, check=False)
+@pytest.fixture
+def attack(capsys):
+    return lambda *arguments: run_command(capsys, "attack", *arguments)
 
 
 @pytest.mark.slow
-def test_a_run_by_three_processes_leaves_everything_and_its_plan_can_be_sent_again(server, tmp_path):
+def test_a_run_by_three_processes_leaves_everything_and_its_plan_can_be_sent_again(server, attack, tmp_path):
     done = attack(
         server + "/ok", server + "/no", "--weights", "3,1", "--stages", "0.7s@200,0.7s@200..300", "--warmup", 0.2,
         "--processes", 3, "-X", "POST", "--body-bytes", 100, "--body-law", "exp", "-H", "X-Secret: s3cret",
@@ -114,13 +116,13 @@ def test_a_run_by_three_processes_leaves_everything_and_its_plan_can_be_sent_aga
     [
         ("/ok", ["--fail-if", "p50<0.001us"], 0, "fail if p50<0.001us: passed, it was"),
         ("/ok", ["--fail-if", "p50>1us"], 3, "fail if p50>1us: FAILED, it was"),
-        ("/no", [], 4, "invalid: no request was answered well"),
+        ("/no", [], 4, "invalid: no request was completed"),
         ("/never", ["--drain", "0.1"], 4, "open at the end"),
-        pytest.param("/never", ["--timeout", "0.1"], 4, "no answer: timed out × ", marks=pytest.mark.slow),
+        pytest.param("/never", ["--timeout", "0.1"], 4, "no response: timed out × ", marks=pytest.mark.slow),
         pytest.param("/slow", ["--max-in-flight", "1"], 4, "were dropped", marks=pytest.mark.slow),
     ],
 )
-def test_exit_codes_and_words(server, path, more, code, says):
+def test_exit_codes_and_words(server, attack, path, more, code, says):
     done = attack(server + path, "--rate", "150", "--duration", "0.4", *more)
     assert says in done.stdout, done.stdout
     if code in (0, 3) and done.returncode == 4:
@@ -157,7 +159,7 @@ def test_a_second_signal_breaks_off(server):
             time.sleep(0.3)
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert errors.splitlines()[-1] == "error: broken off"
+    assert errors.splitlines()[-1] == "error: interrupted"
     assert not any(sender.is_running() for sender in senders)
 
 
@@ -173,7 +175,7 @@ def test_any_sending_process_that_dies_is_told_at_once(server):
 
 
 @pytest.mark.slow
-def test_a_cap_and_a_drain_are_those_of_the_run_however_many_send(server):
+def test_a_cap_and_a_drain_are_those_of_the_run_however_many_send(server, attack):
     words = ["--rate", "40", "--duration", "1", "--processes", "3", "--json"]
     capped = json.loads(attack(server + "/never", *words, "--max-in-flight", "5", "--drain", "0.1").stdout)
     assert (capped["sent"], capped["unfinished"]) == (5, 5)

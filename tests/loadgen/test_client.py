@@ -64,7 +64,7 @@ async def sent(request, n=3, **limits):
     attack = Attack(request, records, Limits(**({"timeout": 2.0} | limits)))
     await attack.run()
     assert attack.in_flight == 0
-    assert attack.effort.sent == attack.effort.answered
+    assert attack.effort.sent == attack.effort.finished
     busy = np.nansum(np.where(np.isnan(records.done), attack.effort.elapsed, records.done) - records.sent)
     assert attack.effort.busy == pytest.approx(busy, rel=0.02, abs=1e-3), "counting and stamps agree"
     return records, attack.effort

@@ -104,7 +104,7 @@ async def target():
 async def test_nothing_caps_the_requests_in_flight(target):
     attack = Attack(target, Records(np.arange(150) * 0.001), Limits(timeout=20.0))
     done = await attack.run()
-    assert (attack.sent, attack.answered, attack.in_flight) == (150, 150, 0)
+    assert (attack.sent, attack.finished, attack.in_flight) == (150, 150, 0)
     assert done.completed.all()
     assert set(done.pools) == {"a"}
 

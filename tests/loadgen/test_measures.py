@@ -135,7 +135,7 @@ def bad_runs():
     yield "stalls shortly", stalls_shortly, "of p99, "
     yield "slows", slows, "a second were sent"
     yield "drops", drops, "dropped"
-    yield "fails", fails, "no request was answered well"
+    yield "fails", fails, "no request was completed"
     yield "batches", batches, "gaps between sends"
     yield "loses", loses, "Little's law"
 
@@ -168,7 +168,7 @@ def test_a_stall_that_only_the_far_tail_shows_spoils_that_percentile_and_not_the
     records.done[:] = records.sent + 0.001
     summary = summary_of(records, 1000.0)
     assert summary.verdict == "valid with warnings"
-    assert any("of p999, " in text and "believe the service times" in text for text in summary.warnings)
+    assert any("of p999, " in text and "use the service times" in text for text in summary.warnings)
 
 
 def test_one_late_request_at_the_end_spoils_no_short_run():
@@ -379,7 +379,7 @@ def test_a_bound_that_is_met_is_not_passed_and_few_answers_are_told():
     records.done[:] = records.planned + 0.2
     summary = summary_of(records, rules=("p99>200ms", "max>200ms", "max>=200ms", "p99.99>1s"))
     assert [part.broken for part in summary.thresholds] == [False, False, True, False]
-    assert "of too few answers" in summary.thresholds[3].was
+    assert "of too few responses" in summary.thresholds[3].was
 
 
 def test_a_time_that_nobody_has_seen_breaks_every_bound_and_an_invalid_run_comes_first():
