@@ -1,19 +1,21 @@
-"""Schedules, pacing, stamps and summaries; and an attack on a server that answers as told."""
+"""Arrival processes and schedules: their means, their laws, and mistakes in their texts."""
 
-import asyncio
 import math
 from random import Random
 
 import numpy as np
 import pytest
-from aiohttp import web
 
-from loadgen.attack.arrivals import Constant, Poisson, parse
-from loadgen.attack.driver import Attack, Limits
-from loadgen.attack.histogram import distribution
-from loadgen.attack.pacer import Pacer
-from loadgen.attack.records import Records
+from loadgen.attack.arrivals import Constant, Poisson, Stage, Stages, parse, parse_stages
+from loadgen.attack.plan import Traffic
 from loadgen.attack.schedule import schedule
+
+
+def ks(values):
+    """Kolmogorov and Smirnov's distance from uniform, and its bound at the level 0.001."""
+    values, n = np.sort(values), len(values)
+    up = np.arange(1, n + 1) / n
+    return max(np.max(up - values), np.max(values - up + 1 / n)), 1.95 / math.sqrt(n)
 
 
 def test_a_poisson_schedule_is_the_stream_summed_up_and_not_rescaled():
@@ -48,72 +50,6 @@ def test_processes_that_are_none(name, rate, message):
 def test_durations_that_are_none(duration):
     with pytest.raises(ValueError, match=r"duration|over 50,000,000"):
         schedule(Constant(10.0), duration)
-
-
-async def test_the_pacer_fires_all_in_order_and_never_early():
-    loop, fired = asyncio.get_running_loop(), []
-    offsets = schedule(Poisson(2000.0, Random(3)), 0.2)
-    pacer = Pacer(enumerate(offsets.tolist()), lambda i, planned: fired.append((i, planned, loop.time())))
-    start = loop.time() + 0.01
-    await pacer.run(start)
-    assert [i for i, _, _ in fired] == list(range(len(offsets)))
-    assert [planned for _, planned, _ in fired] == (start + offsets).tolist()
-    assert all(at >= planned for _, planned, at in fired)
-
-
-async def test_a_late_pacer_sends_late_rather_than_never():
-    loop, fired = asyncio.get_running_loop(), []
-    pacer = Pacer(enumerate([0.0, 0.1, 0.2]), lambda i, planned: fired.append(i))
-    await pacer.run(loop.time() - 10)
-    assert fired == [0, 1, 2]
-
-
-async def test_a_stopped_pacer_stops():
-    loop, fired = asyncio.get_running_loop(), []
-    pacer = Pacer(enumerate((np.arange(1000) * 0.001).tolist()), lambda i, planned: (fired.append(i), pacer.stop()))
-    await pacer.run(loop.time())
-    assert fired == [0]
-
-
-def test_percentiles_are_values_that_happened_to_three_digits():
-    values = np.arange(1, 1001) / 1000
-    assert distribution(values) == pytest.approx({"mean": 0.5005, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99,
-                                                  "p999": 0.999, "p9999": 1.0, "max": 1.0}, rel=1e-3)  # fmt: skip
-
-
-@pytest.fixture
-async def target():
-    """A server that keeps the first request until the last has come: only an open loop gets through."""
-    seen, gate = [], asyncio.Event()
-
-    async def handle(request):
-        seen.append(request.path)
-        if len(seen) == 150:
-            gate.set()
-        await gate.wait()
-        return web.Response(text="ok", headers={"X-Pool": "a"}, status=500 if len(seen) == 1 else 200)
-
-    runner = web.ServerRunner(web.Server(handle))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}/x"
-    gate.set()
-    await runner.cleanup()
-
-
-async def test_nothing_caps_the_requests_in_flight(target):
-    attack = Attack(target, Records(np.arange(150) * 0.001), Limits(timeout=20.0))
-    done = await attack.run()
-    assert (attack.sent, attack.finished, attack.in_flight) == (150, 150, 0)
-    assert done.completed.all()
-    assert set(done.pools) == {"a"}
-
-
-async def test_what_is_not_answered_in_time_counts_as_failed(target):
-    attack = Attack(target, Records(np.array([0.0, 0.01])), Limits(timeout=0.2))
-    done = await attack.run()
-    assert done.status.tolist() == [0, 0]
-    assert attack.in_flight == 0
 
 
 @pytest.mark.parametrize(("text", "lam"), [("mmpp:ratio=5,period=20", 3.0), ("wave:depth=0.8,period=50", 3.0)])
@@ -160,3 +96,55 @@ def test_bursts_are_burstier_and_waves_follow_the_clock():
 def test_a_process_that_cannot_be_is_refused(text, message):
     with pytest.raises(ValueError, match=message):
         parse(text, 1.0, Random(1))
+
+
+@pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
+def test_gamma_gaps_have_the_mean_and_the_spread_they_say(burstiness):
+    gaps = np.diff(schedule(parse(f"gamma:burstiness={burstiness}", 20.0, Random(1)), 2000.0))
+    n, variance = len(gaps), 1 / burstiness / 20**2
+    assert abs(gaps.mean() - 1 / 20) < 4 * math.sqrt(variance / n)
+    fourth = np.mean((gaps - gaps.mean()) ** 4)
+    assert abs(gaps.var() - variance) < 4 * math.sqrt((fourth - variance**2) / n)
+
+
+def test_on_and_off():
+    found = schedule(parse("onoff:on=0.5,off=1.5", 40.0, Random(2)), 4000.0)
+    assert abs(len(found) / 4000.0 - 40.0) < 4 * 40.0 * math.sqrt(2 / (4000.0 / 2))
+    silent = np.diff(found) > 0.25  # at 160 a second no gap inside a burst is that long
+    assert silent.sum() * 2.0 == pytest.approx(4000.0, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("text", "stages"),
+    [("poisson", None), ("sine:depth=0.9,period=7", None), ("poisson", "5s@20,10s@20..200,5s@0,10s@100..0")],
+)
+def test_what_is_expected_between_arrivals_is_exponential_whatever_the_rate_does(text, stages):
+    traffic = Traffic(text, None if stages else 300.0, None if stages else 30.0, stages, seed=4)
+    instants = np.concatenate(list(traffic.blocks()))
+    expected = traffic.process().expected(instants)
+    distance, bound = ks(-np.expm1(-np.diff(expected)))
+    assert distance < bound
+
+
+def test_stages_end_and_are_never_stretched():
+    stages = parse_stages("10s@50,1m@50..200,5s@0")
+    assert stages == [Stage(10, 50, 50), Stage(60, 50, 200), Stage(5, 0, 0)]
+    even = Stages(Constant(1.0), stages)
+    found = schedule(even, 100.0)
+    assert len(found) == 8000, "500 and 7,500"
+    assert found[499] == pytest.approx(10.0), "an arrival is where the expected number reaches its own"
+    assert found[-1] == pytest.approx(70.0)
+    assert np.searchsorted(found, 40.0) == pytest.approx(500 + 30 * (50 + 125) / 2, abs=1)
+    assert [even.rate(at) for at in (0, 10, 40, 69.999, 72, 80)] == pytest.approx([50, 50, 125, 200, 0, 0], rel=1e-3)
+
+
+def test_a_ramp_from_nothing_begins_and_a_stage_without_traffic_passes():
+    assert schedule(Stages(Constant(1.0), parse_stages("4s@0..2,1s@0,1s@1")), 9.0).tolist() == pytest.approx(
+        [2.0, math.sqrt(8.0), math.sqrt(12.0), 4.0, 6.0], rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("text", ["", "10", "10s", "@5", "10s@", "10s@5..", "10s@-1", "0s@5", "1d@5", "10s@5,,5s@1"])
+def test_stages_that_are_none(text):
+    with pytest.raises(ValueError, match=r"stages are SECONDS@RATE|must be longer"):
+        parse_stages(text)

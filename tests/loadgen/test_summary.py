@@ -12,7 +12,7 @@ from loadgen.attack import thresholds
 from loadgen.attack.arrival_fit import SLACK, TOLERANCE, Gaps
 from loadgen.attack.arrivals import Poisson, parse
 from loadgen.attack.driver import Limits
-from loadgen.attack.histogram import Histogram
+from loadgen.attack.histogram import Histogram, distribution
 from loadgen.attack.measure import measure
 from loadgen.attack.plan import Plan, Traffic
 from loadgen.attack.records import CLOSED, DROPPED, OPEN, TIMED_OUT, Effort, Records
@@ -317,6 +317,12 @@ def test_the_allowance_is_that_of_dvoretzky_kiefer_wolfowitz_and_massart():
 
 
 # -- histograms and thresholds
+
+
+def test_percentiles_are_values_that_happened_to_three_digits():
+    values = np.arange(1, 1001) / 1000
+    assert distribution(values) == pytest.approx({"mean": 0.5005, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99,
+                                                  "p999": 0.999, "p9999": 1.0, "max": 1.0}, rel=1e-3)  # fmt: skip
 
 
 def test_a_histogram_holds_any_time_and_writes_itself(tmp_path):
