@@ -12,11 +12,12 @@ import pytest
 
 from dispatcher.errors import ConfigError
 from loadgen.attack.records import Records
+from loadgen.experiments.checkpoint import Checkpoint
 from tests.bench import bench_applications
 from tests.bench.applications import entrants, servers, tables, work
 from tests.bench.applications.entrants import ENTRANTS, Entrant
 from tests.bench.applications.rows import QUICK, ROWS, Pool, Row, select
-from tests.bench.applications.turns import Plan, Store, capacity_mark, measured
+from tests.bench.applications.turns import Plan, capacity_mark, measured
 
 NODE = shutil.which("node")
 A, B = Entrant("ours", ("--policy", "lased")), Entrant("nginx", balancer="nginx/least_conn")
@@ -121,17 +122,6 @@ def test_every_round_has_another_order_and_a_mark_for_each_turn():
     assert plan.mark(0, ROW, A) == Plan((ROW,), (A,), rounds=9).mark(0, ROW, A), "more rounds keep the first ones"
 
 
-def test_what_was_finished_is_found_again_and_a_torn_line_is_not(tmp_path):
-    path = tmp_path / "turns.jsonl"
-    Store(path).add("a", {"mean": 1.0})
-    path.write_text(path.read_text() + '{"mark": "b", "me')
-    again = Store(path)
-    assert again.get("a") == {"mark": "a", "mean": 1.0}
-    assert again.get("b") is None
-    again.add("c", {"mean": 3.0})
-    assert Store(path).get("c")["mean"] == 3.0
-
-
 def test_a_turn_is_measured_from_the_planned_instants():
     records = Records(np.array([0.0, 1.0, 2.0, 3.0]))
     records.sent[:] = records.planned + 0.001
@@ -148,7 +138,7 @@ def test_a_turn_is_measured_from_the_planned_instants():
 
 def kept(plan, tmp_path, times):
     """A store with a turn for each value of times[row, entrant], seconds by round."""
-    store = Store(tmp_path / "turns.jsonl")
+    store = Checkpoint(tmp_path / "turns.jsonl")
     for j, row, group in plan.groups():
         for entrant in group:
             mean = times[row.name, entrant.name][j]
@@ -200,7 +190,7 @@ def test_the_markdown_has_a_table_for_rows_each_metric_and_all_rows(findings):
 
 def test_a_row_with_a_missing_turn_is_left_out_and_doubtful_turns_are_named(tmp_path):
     plan = Plan((ROW, ASYNC), (A,), rounds=1)
-    store = Store(tmp_path / "turns.jsonl")
+    store = Checkpoint(tmp_path / "turns.jsonl")
     turn = {"mean": 0.1, "p99": 0.5, "failed": 2, "requests": 10, "drain": 3.0, "busy": 0.97, "lateness_p99": 0.02}
     store.add(plan.mark(0, ROW, A), turn)
     found = tables.Findings(plan, store)
@@ -217,7 +207,7 @@ def test_a_row_with_a_missing_turn_is_left_out_and_doubtful_turns_are_named(tmp_
 def test_a_measured_capacity_is_shared_by_rows_of_the_same_pools(tmp_path):
     low, high = (Row(f"cpu@{load}", (Pool("sync", 0.005, handler="burn"),), "", load=load) for load in (0.3, 0.6))
     assert capacity_mark(low) == capacity_mark(high) != capacity_mark(ROW)
-    store = Store(tmp_path / "turns.jsonl")
+    store = Checkpoint(tmp_path / "turns.jsonl")
     store.add(capacity_mark(low), {"capacity": 180.0})
     found = tables.Findings(Plan((low, high), (A,)), store)
     assert found.capacity(high) == 180.0
