@@ -21,7 +21,7 @@ from loadgen.attack.prometheus import RunMetrics
 from loadgen.attack.records import Records
 from loadgen.attack.summary import Summary, exit_code, summarize
 from loadgen.attack.targets import Request, body_of, header, weights_of
-from loadgen.cli import attack_options as option
+from loadgen.cli import attack_options
 from loadgen.cli.app import Json, Seed, app, console, output, prepare, until_signal
 from loadgen.cli.attack_options import RowsFormat
 from loadgen.cli.attack_screen import AttackScreen, summary_lines, summary_table
@@ -34,32 +34,32 @@ from loadgen.plot import PlotError
     "lased-loadgen attack http://127.0.0.1:8080/ --stages 10s@50,30s@50..200 --fail-if 'p99>200ms' --out out/run"
 )
 def attack(
-    urls: option.Urls,
-    rate: option.Rate = None,
-    duration: option.Duration = None,
-    arrivals: option.Arrivals = "poisson",
-    stages: option.StagesText = None,
-    warmup: option.Warmup = 0.0,
+    urls: attack_options.Urls,
+    rate: attack_options.Rate = None,
+    duration: attack_options.Duration = None,
+    arrivals: attack_options.Arrivals = "poisson",
+    stages: attack_options.StagesText = None,
+    warmup: attack_options.Warmup = 0.0,
     seed: Seed = 1,
-    weights: option.Weights = None,
-    method: option.Method = "GET",
-    headers: option.Headers = None,
-    body: option.Body = None,
-    body_file: option.BodyFile = None,
-    body_bytes: option.BodyBytes = 0.0,
-    body_law: option.BodyLaw = "fixed",
-    keepalive: option.KeepAlive = True,
-    insecure: option.Insecure = False,
-    authority: option.Authority = None,
-    timeout: option.Timeout = 30.0,
-    drain: option.Drain = None,
-    max_in_flight: option.MaxInFlight = 0,
-    processes: option.Processes = 1,
-    spin: option.Spin = 0.0,
-    fail_if: option.FailIf = None,
-    out: option.Out = None,
-    rows: option.Rows = RowsFormat.JSONL,
-    metrics: option.Metrics = None,
+    weights: attack_options.Weights = None,
+    method: attack_options.Method = "GET",
+    headers: attack_options.Headers = None,
+    body: attack_options.Body = None,
+    body_file: attack_options.BodyFile = None,
+    body_bytes: attack_options.BodyBytes = 0.0,
+    body_law: attack_options.BodyLaw = "fixed",
+    keepalive: attack_options.KeepAlive = True,
+    insecure: attack_options.Insecure = False,
+    authority: attack_options.Authority = None,
+    timeout: attack_options.Timeout = 30.0,
+    drain: attack_options.Drain = None,
+    max_in_flight: attack_options.MaxInFlight = 0,
+    processes: attack_options.Processes = 1,
+    spin: attack_options.Spin = 0.0,
+    fail_if: attack_options.FailIf = None,
+    out: attack_options.Out = None,
+    rows: attack_options.Rows = RowsFormat.JSONL,
+    metrics: attack_options.Metrics = None,
     as_json: Json = False,
 ) -> None:
     """Send open-loop traffic: requests are sent at their planned times, whatever the responses. Ctrl-C ends it early.
@@ -92,7 +92,7 @@ def attack(
         prepare(out)
         if rows is RowsFormat.PARQUET and find_spec("pyarrow") is None:
             raise ConfigError("--rows parquet needs pyarrow: pip install 'lased-dispatcher[parquet]'")
-    address = option.metrics_address(metrics) if metrics else None
+    address = attack_options.metrics_address(metrics) if metrics else None
     with tempfile.TemporaryDirectory(prefix="lased-attack-", dir=out, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         with console.status("drawing the schedule") if console.is_terminal else nullcontext():

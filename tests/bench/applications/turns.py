@@ -5,6 +5,7 @@ round. All turns of a row and round have the same arrivals and the same work. Ea
 state. Finished turns and measured capacities are lines of `turns.jsonl`. An interrupted run goes on after them.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
