@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -73,7 +74,8 @@ async def state_in_which(holds, system, session, seconds=20.0):
 
 async def test_a_pool_killed_under_load_is_left_alone_and_comes_back_by_itself():
     offsets = poisson(120.0, 60.0)
-    async with live_system("lased", POOLS, extra=FAST_EJECTION) as system, aiohttp.ClientSession() as session:
+    pools = (LivePoolSpec("small", 100.0, 100.0), LivePoolSpec("large", 200.0, 200.0))
+    async with live_system("lased", pools, extra=FAST_EJECTION) as system, aiohttp.ClientSession() as session:
         attack = Attack(system.url, Records(offsets))
         running = asyncio.ensure_future(attack.run())
         await state_in_which(lambda pools: pools[1]["observations"] > 20, system, session)
@@ -126,7 +128,7 @@ async def test_a_worker_killed_in_the_middle_of_a_body_breaks_that_answer_only(t
                 assert answer.status == 502
 
 
-async def test_the_admin_port_tells_health_and_reasons():
+async def test_the_admin_port_shows_health_reasons_and_metrics():
     async with live_system("lased", POOLS) as system, aiohttp.ClientSession() as session:
         for _ in range(20):
             async with session.get(system.url) as answer:
@@ -150,6 +152,11 @@ async def test_the_admin_port_tells_health_and_reasons():
         ):
             assert line in text
         assert "_created" not in text
+        if promtool := shutil.which("promtool"):  # Prometheus's own linter (Debian: prometheus)
+            lint = subprocess.run(
+                [promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False
+            )
+            assert (lint.returncode, lint.stdout, lint.stderr) == (0, "", "")
 
 
 async def test_a_process_that_does_not_start_says_why(tmp_path):

@@ -137,7 +137,7 @@ def test_a_signal_ends_the_sending_and_what_is_open_is_waited_for(server, number
     with subprocess.Popen(command(server + "/slow", "--rate", "40", "--duration", "60", "--json"), text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
         senders = children(process)
-        time.sleep(1.0)
+        time.sleep(0.5)
         process.send_signal(number)
         out, errors = process.communicate(timeout=20)
     summary = json.loads(out)
@@ -153,10 +153,10 @@ def test_a_second_signal_breaks_off(server):
     with subprocess.Popen(command(server + "/never", "--rate", "40", "--duration", "60"), text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
         senders = children(process)
-        time.sleep(0.5)
+        time.sleep(0.3)
         for _ in range(2):
             process.send_signal(signal.SIGINT)
-            time.sleep(0.3)
+            time.sleep(0.2)
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
     assert errors.splitlines()[-1] == "error: interrupted"

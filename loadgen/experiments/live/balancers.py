@@ -19,8 +19,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import aiohttp
-
 from dispatcher.errors import ConfigError
 from loadgen.experiments.live.backends import START_SECONDS, BackendError, Child, running
 
@@ -264,6 +262,8 @@ async def _accepts(port: int) -> bool:
 
 
 async def _responds(port: int, path: str) -> bool:
+    import aiohttp  # only here, because the import would delay every command by a third of a second
+
     try:
         async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as response:
             return response.status == 200

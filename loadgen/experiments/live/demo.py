@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import aiohttp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -132,6 +131,8 @@ async def run_policy(scene: Scene, policy: str, on_sample: OnSample, stop: async
 
     stop: ends the traffic early. Raises BackendError.
     """
+    import aiohttp  # only here, because the import would delay every command by a third of a second
+
     async with (
         live_system(policy, scene.pools, seed=scene.seed, options=PAPER_OPTIONS) as system,
         aiohttp.ClientSession() as session,
