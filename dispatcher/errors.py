@@ -1,46 +1,49 @@
-"""The whole hierarchy of errors. Each says whose fault it was; those of a request carry their HTTP status.
+"""Every error that this package raises on purpose.
 
-Foreign exceptions (OSError, parser errors, validation errors) are mapped to these at the seam where they arise and
-nowhere else.
+Foreign exceptions (OSError, parser errors, validation errors) are mapped to these classes where they arise. Errors of
+one request carry the status of the response that the client gets.
 """
 
 from __future__ import annotations
 
 
 class DispatcherError(Exception):
-    """Anything this package raises on purpose."""
+    """The base of all errors of this package."""
 
 
 class ConfigError(DispatcherError):
-    """The user's configuration is wrong: the message names the key's path, what is wrong and what to do."""
+    """The configuration is wrong. The message names the key's path, what is wrong and what to do."""
 
 
 class StartError(DispatcherError):
-    """The configuration is right but the service cannot start, as when a port is taken."""
+    """The configuration is valid but the service cannot start, for example because a port is taken."""
 
 
 class PolicyError(DispatcherError):
-    """A policy broke its contract. The request is still served, by a safe choice; the fault is counted and logged."""
+    """A policy broke its contract. The request is still served, by a safe choice; the error is counted and logged."""
 
 
 class InternalError(DispatcherError):
-    """Our own bug: an invariant does not hold."""
+    """An invariant does not hold. This is a bug of the dispatcher."""
 
 
 class RequestError(DispatcherError):
     """One request cannot be served as asked.
 
-    status: the answer it gets. reason: a bounded word for metrics. public: what the client is told; the message itself
-    may name pools and addresses and is for logs.
+    status: of the response that the client gets.
+    reason: a word from a bounded set, for metrics.
+    public: the text for the client; the message itself may name pools and addresses and is for logs.
+    retry_cause: the word in `retry.on` that allows another attempt; empty if none does.
     """
 
     status = 500
     reason = "error"
     public = "the request cannot be served"
+    retry_cause = ""
 
 
 class BadRequest(RequestError):
-    """The client's fault: malformed, too large or too slow. 400 unless told otherwise."""
+    """The client's request is malformed, too large or too slow. The status is 400 unless another one is given."""
 
     def __init__(self, message: str, status: int = 400, reason: str = "bad_request") -> None:
         super().__init__(message)
@@ -49,8 +52,15 @@ class BadRequest(RequestError):
         self.public = message
 
 
+class ClientLeft(RequestError):
+    """The client closed its connection before it had the whole response. No response is sent."""
+
+    status = 499
+    reason = "client_left"
+
+
 class NoPoolAvailable(RequestError):
-    """There is no open pool to send the request to."""
+    """No pool is open."""
 
     status = 503
     reason = "no_pool"
@@ -58,38 +68,50 @@ class NoPoolAvailable(RequestError):
 
 
 class PoolsFull(NoPoolAvailable):
-    """Pools are open, but each has as many requests in flight as it may."""
+    """Pools are open, but each has as many requests in flight as it may have."""
 
     reason = "pools_full"
     public = "all pools are busy"
 
 
 class QueueFull(PoolsFull):
-    """Nor may another request wait for one."""
+    """Every pool is full, and so is the admission queue."""
 
     reason = "queue_full"
 
 
 class QueueTimeout(PoolsFull):
-    """None had room while the request waited."""
+    """No pool had room while the request waited."""
 
     reason = "queue_timeout"
 
 
-class UpstreamUnreachable(RequestError):
-    """No connection to the pool could be made; not a byte of the request was sent."""
-
-    status = 502
-    reason = "connect"
-    public = "the pool cannot be reached"
-
-
 class OutOfResources(RequestError):
-    """This process has no file or port left to reach a pool with; no pool's fault."""
+    """This process has no file descriptor or port left. The pool is not at fault."""
 
     status = 503
     reason = "resources"
     public = "too many connections"
+
+
+class HandlerFailed(RequestError):
+    """A bug of the dispatcher ended the request."""
+
+    reason = "internal"
+    public = "internal error"
+
+
+class UpstreamError(RequestError):
+    """An attempt failed at its pool."""
+
+
+class UpstreamUnreachable(UpstreamError):
+    """No connection to the pool could be made. No byte of the request was sent."""
+
+    status = 502
+    reason = "connect"
+    public = "the pool cannot be reached"
+    retry_cause = "connect"
 
 
 class UpstreamConnectTimeout(UpstreamUnreachable):
@@ -100,16 +122,17 @@ class UpstreamConnectTimeout(UpstreamUnreachable):
     public = "the pool did not accept a connection in time"
 
 
-class UpstreamStale(RequestError):
-    """A kept-alive connection turned out dead before any byte of the answer."""
+class UpstreamStale(UpstreamError):
+    """The pool closed a kept-alive connection before it sent any byte of the response."""
 
     status = 502
     reason = "stale"
     public = "the pool closed the connection without an answer"
+    retry_cause = "stale"
 
 
-class UpstreamProtocolError(RequestError):
-    """The pool answered what is no HTTP, broke off, or closed without an answer."""
+class UpstreamProtocolError(UpstreamError):
+    """The pool's response is not valid HTTP, or it was broken off."""
 
     status = 502
     reason = "protocol"
@@ -117,23 +140,25 @@ class UpstreamProtocolError(RequestError):
 
 
 class UpstreamClosed(UpstreamProtocolError):
-    """The pool closed a fresh connection without a byte of an answer."""
+    """The pool closed a fresh connection before it sent any byte of the response."""
 
     reason = "reset"
+    retry_cause = "reset"
 
 
-class UpstreamRefused(RequestError):
-    """The pool gave an answer of a kind that is tried again."""
+class UpstreamRejected(UpstreamError):
+    """The pool's response has a status for which another attempt is made. The response is discarded."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"the pool answered {status}")
         self.status = status
-        self.reason = str(status)
+        self.reason = self.retry_cause = str(status)
 
 
-class UpstreamTimeout(RequestError):
-    """The pool did not answer, or did not go on, in time."""
+class UpstreamTimeout(UpstreamError):
+    """The pool did not send its response, or the rest of it, in time."""
 
     status = 504
     reason = "timeout"
     public = "the pool did not answer in time"
+    retry_cause = "timeout"

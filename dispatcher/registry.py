@@ -14,11 +14,10 @@ from importlib.metadata import EntryPoint, entry_points
 from random import Random
 from typing import Any, get_args, get_origin
 
-from dispatcher.core.policy import Policy, PolicyFactory
+from dispatcher.core.policy import BasePolicy, PolicyFactory, as_policy
 from dispatcher.errors import ConfigError
 
 GROUP = "dispatcher.policies"
-VERBS = ("choose", "learn", "adapt")
 
 
 @functools.cache
@@ -77,7 +76,7 @@ def summary_of(maker: PolicyFactory) -> str:
     return (inspect.getdoc(maker) or "").partition("\n")[0]
 
 
-def create(name: str, rng: Random, options: dict[str, Any] | None = None) -> Policy:
+def create(name: str, rng: Random, options: dict[str, Any] | None = None) -> BasePolicy:
     """A fresh policy. Raises ConfigError at an unknown name or option, or a value that the policy refuses."""
     maker = factory(name)
     known = options_of(maker)
@@ -88,15 +87,11 @@ def create(name: str, rng: Random, options: dict[str, Any] | None = None) -> Pol
             raise ConfigError(f"policy {name!r} has no option {key!r}{nearest(key, list(known))}; {takes}")
         given[key] = _fit(name, key, value, known[key].annotation)
     try:
-        policy = maker(rng=rng, **given)
+        return as_policy(maker(rng=rng, **given))
     except ConfigError as error:
         raise ConfigError(f"policy {name!r}: {error}") from error
     except Exception as error:
         raise ConfigError(f"policy {name!r} cannot be made: {type(error).__name__}: {error}") from error
-    missing = [verb for verb in VERBS if not callable(getattr(policy, verb, None))]
-    if missing:
-        raise ConfigError(f"policy {name!r} is no policy: it has no {', '.join(missing)}")
-    return policy
 
 
 def _fit(name: str, key: str, value: Any, kind: Any) -> Any:

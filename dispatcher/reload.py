@@ -11,8 +11,7 @@ from importlib.util import find_spec
 
 from dispatcher import registry
 from dispatcher.config import Config, PolicyConfig, PoolConfig
-from dispatcher.core.memory import FOREVER
-from dispatcher.core.policy import Learner, Policy, Sharing
+from dispatcher.core.policy import BasePolicy
 from dispatcher.core.rng import stream
 from dispatcher.core.router import Router
 from dispatcher.core.types import Added
@@ -48,7 +47,7 @@ class Plan:
         self.policy = learner(policy, config.seed, "policy", config.pools)
         if config.shared_at:
             check_sharing(config.policy.name, self.policy)
-        self.shadows: dict[str, Policy] = {
+        self.shadows: dict[str, BasePolicy] = {
             name: learner(PolicyConfig(name=name), config.seed, f"shadow/{name}", config.pools)
             for name in config.shadow
         }
@@ -67,28 +66,20 @@ class Plan:
             raise ConfigError(f"{', '.join(other)}: cannot change while it runs; restart for that")
 
 
-def check_sharing(name: str, policy: object) -> None:
+def check_sharing(name: str, policy: BasePolicy) -> None:
     """Raises ConfigError if what this policy learns is no sum, or there is no client for Redis."""
-    if not isinstance(policy, Sharing):
-        raise ConfigError(
-            f"state_url: policy {name!r} learns nothing that can be shared; name one that does, for example lased"
-        )
-    if getattr(policy, "estimator", "mean") != "mean":
-        raise ConfigError("state_url: only plain means are sums; leave policy.options.estimator away")
-    if getattr(policy, "memory", FOREVER) != FOREVER:
-        raise ConfigError("state_url: sums that fade cannot be shared; leave policy.options.memory away")
+    if obstacle := policy.sharing_obstacle():
+        raise ConfigError(f"state_url: policy {name!r} {obstacle}")
     if find_spec("redis") is None:
         raise ConfigError("state_url needs the extra redis: pip install 'lased-dispatcher[redis]'")
 
 
-def learner(policy: PolicyConfig, seed: int, dice: str, pools: list[PoolConfig]) -> Learner:
+def learner(policy: PolicyConfig, seed: int, dice: str, pools: list[PoolConfig]) -> BasePolicy:
     """A fresh policy. Raises ConfigError if it cannot work with these pools."""
     made = [registry.create(policy.name, stream(seed, dice), policy.options) for _ in range(2)]
     trial = Router(made[1])  # so that a pool that it refuses is found out before anything has happened
     for pool in pools:
         trial.apply(Added(pool.spec), 0.0)
-    if not isinstance(made[0], Learner):
-        raise ConfigError(f"policy {policy.name!r} tells no episode, rate and estimates; derive it from BasePolicy")
     return made[0]
 
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from dispatcher import __version__, registry
 from dispatcher.admin.server import EXPLAINED, Admin
 from dispatcher.config import DEFAULT_POLICY_HINT, Config, PoolConfig, describe
-from dispatcher.core.policy import Forgetting, Policy, Recorder, Remembering, Sharing
+from dispatcher.core.policy import BasePolicy, Recorder
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.rng import stream
 from dispatcher.core.router import Router
@@ -31,14 +31,14 @@ from dispatcher.platform.clock import make_clock
 from dispatcher.platform.sockets import Address, inherited, parse_address
 from dispatcher.platform.systemd import Notifier
 from dispatcher.platform.tls import load as load_certificate
-from dispatcher.proxy.admission_queue import Queue
-from dispatcher.proxy.connection_pool import Upstream
-from dispatcher.proxy.context import Forwarder
-from dispatcher.proxy.health_checks import Prober
-from dispatcher.proxy.listener import Server
+from dispatcher.proxy.admission_queue import AdmissionQueue
+from dispatcher.proxy.connection_pool import ConnectionPool
+from dispatcher.proxy.context import ProxyContext
+from dispatcher.proxy.health_checks import HealthChecks
+from dispatcher.proxy.listener import Listener
 from dispatcher.proxy.outlier_detection import PoolHealth
 from dispatcher.reload import Plan
-from dispatcher.settings import Settings
+from dispatcher.settings import LiveSettings, Settings
 from dispatcher.telemetry.access_log import AccessLog
 from dispatcher.telemetry.decisions import Rows
 from dispatcher.telemetry.decisions_jsonl import JsonLines
@@ -77,7 +77,7 @@ class Service:
         self.manager = Notifier(os.environ, lambda reason: log.warning("manager_not_told", reason=reason))
         self.registry = CollectorRegistry()
         plan = Plan(config)
-        if config.state_file and not isinstance(plan.policy, Remembering):
+        if config.state_file and plan.policy.state_kind is None:
             raise ConfigError(f"state_file: policy {config.policy.name!r} learns nothing that could be kept")
         self._known = self._recall()
         self._begin_with_known(plan.policy)
@@ -93,25 +93,32 @@ class Service:
             except OSError as error:
                 raise StartError(f"rows: cannot write {config.rows}: {error.strerror}") from error
             recorders.append(self.lines)
-        settings = config.settings
-        queue = Queue(settings.queue.size, settings.queue.timeout)
+        self.settings = settings = LiveSettings(config.settings)
+        queue = AdmissionQueue(settings)
         self.router = Router(plan.policy, [*recorders, queue], infer=True)
         self.shadows.replace(plan.shadows, self.router.fleet)
-        self.health = health = PoolHealth(self.router, settings.health, self.recorder, self.clock)
-        self.upstreams: dict[str, Upstream] = {}
+        self.health = health = PoolHealth(self.router, settings, self.recorder, self.clock)
+        self.pool_connections: dict[str, ConnectionPool] = {}
         self._paths: dict[str, str] = {}
         for pool in config.pools:
-            self._join(pool, plan, settings)
-        self.prober = Prober(health, self.upstreams, self._paths, stream(secrets.randbits(32), "probes"))
+            self._join(pool, plan)
+        self.health_checks = HealthChecks(
+            health, settings, self.pool_connections, self._paths, stream(secrets.randbits(32), "probes")
+        )
         name = f"{secrets.token_hex(4)}.lased-dispatcher".encode()  # two in a row must not look like a loop
-        forwarder = Forwarder(self.router, self.upstreams, health, self.recorder, self.clock, settings, queue, name)
+        self.context = context = ProxyContext(
+            self.router, self.pool_connections, health, self.recorder, self.clock, settings, queue, name
+        )
         self.access_log = (
             AccessLog(config.access_log.path, config.access_log.format) if config.access_log.path else None
         )
-        forwarder.log = self.access_log
+        if self.access_log is not None:
+            context.on_finished = self.access_log.over
+            context.on_unreadable = self.access_log.refused
         self._spans = self._tracing()
-        forwarder.spans = self._spans
-        self.server = Server(forwarder, plan.server_tls)
+        if self._spans is not None:
+            context.begin_span = self._spans.begin
+        self.listener = Listener(context, plan.server_tls)
         collector = LearningCollector(
             lambda: self.router.policy,
             self.router.fleet,
@@ -121,7 +128,9 @@ class Service:
             self.shadows.all,
         )
         self.registry.register(collector)
-        self.admin = Admin(self.server, self.meter, self.rows, self.registry, collector, self.clock, self, config.token)
+        self.admin = Admin(
+            self.listener, self.meter, self.rows, self.registry, collector, self.clock, self, config.token
+        )
         self.itself = Itself(self.registry, __version__)
         self.itself.policy(config.policy.name, plan.policy)
         self.shared: SharedLearning | None = None
@@ -144,16 +153,16 @@ class Service:
 
     # -- the configuration in force, and another one in its place
 
-    def _join(self, pool: PoolConfig, plan: Plan, settings: Settings) -> None:
-        self.health.watch(pool.spec, pool.drained)
+    def _join(self, pool: PoolConfig, plan: Plan) -> None:
+        self.health.add(pool.spec, pool.drained)
         self._paths[pool.name] = pool.health_path
-        self._connect(pool, plan, settings)
+        self._connect(pool, plan)
 
-    def _connect(self, pool: PoolConfig, plan: Plan, settings: Settings) -> None:
+    def _connect(self, pool: PoolConfig, plan: Plan) -> None:
         def failed(reason: str) -> None:
             log.warning("name_not_resolved", pool=pool.name, reason=reason)
 
-        self.upstreams[pool.name] = Upstream(pool.name, plan.targets[pool.name], settings.timeouts, failed)
+        self.pool_connections[pool.name] = ConnectionPool(pool.name, plan.targets[pool.name], self.settings, failed)
 
     def take_over(self, config: Config, forgive: bool = False) -> None:
         """Go on with another configuration: pools, policy, limits. No request is lost and no count reset; pools are
@@ -169,44 +178,39 @@ class Service:
             self._switch(plan.policy, {pool.name: pool.spec for pool in config.pools})
         self.config = config
         self._set(config.settings)
-        if plan.server_tls is not None and self.server.tls is not None:
-            load_certificate(self.server.tls, config.tls.certificate, config.tls.key)
+        if plan.server_tls is not None and self.listener.tls is not None:
+            load_certificate(self.listener.tls, config.tls.certificate, config.tls.key)
         for pool in config.pools:
             if pool.name not in before:
-                self._join(pool, plan, config.settings)
+                self._join(pool, plan)
                 continue
             self._paths[pool.name] = pool.health_path
-            upstream = self.upstreams[pool.name]
-            upstream.timeouts = config.settings.timeouts
-            if plan.targets[pool.name] != upstream.target:
-                upstream.retire()
-                self._connect(pool, plan, config.settings)
+            connections = self.pool_connections[pool.name]
+            if plan.targets[pool.name] != connections.target:
+                connections.retire()
+                self._connect(pool, plan)
             self.health.change(pool.spec, pool.drained, forgive)
         if shadows_change:
             self.shadows.replace(plan.shadows, self.router.fleet)
         if policy_changes:
             self.itself.policy(config.policy.name, plan.policy)
-        self.prober.follow()
+        self.health_checks.pools_changed()
 
-    def _switch(self, policy: Policy, specs: dict[str, PoolSpec]) -> None:
+    def _switch(self, policy: BasePolicy, specs: dict[str, PoolSpec]) -> None:
         self._remember()
         self._begin_with_known(policy)
-        before = self.router.policy
-        if self.shared is not None and isinstance(policy, Sharing) and isinstance(before, Sharing):
-            policy.reclaim(before.own())
+        if self.shared is not None:
+            policy.set_local_counts(self.router.policy.local_counts())
         self.router.switch(policy, self.clock(), specs)
 
     def _leave(self, pool: str) -> None:
-        self.health.forget(pool)
+        self.health.remove(pool)
         self._paths.pop(pool)
-        self.upstreams.pop(pool).retire()
+        self.pool_connections.pop(pool).retire()
 
     def _set(self, settings: Settings) -> None:
-        forwarder = self.server.forwarder
-        forwarder.settings = settings
-        forwarder.budget.settings = settings.retry
-        forwarder.queue.size, forwarder.queue.timeout = settings.queue.size, settings.queue.timeout
-        self.health.configure(settings.health)
+        self.settings.replace(settings)
+        self.health.settings_changed()
 
     def reload(self) -> None:
         """Read the configuration again and take it over. Raises ConfigError, StartError, with nothing changed."""
@@ -266,12 +270,12 @@ class Service:
 
     def forget_pool(self, name: str) -> None:
         policy = self.router.policy
-        if not isinstance(policy, Forgetting):
+        if policy.state_kind is None:
             raise ConfigError(f"policy {self.config.policy.name!r} learns nothing that could be forgotten")
-        policy.forget(name)
+        policy.reset_pool(name)
         self._forgotten(name)
         if self.shared is not None:
-            self.shared.forget(name)
+            self.shared.reset_pool(name)
         log.info("pool_forgotten", pool=name)
 
     def _forgotten(self, pool: str) -> None:
@@ -304,14 +308,14 @@ class Service:
             return {}
         return known
 
-    def _begin_with_known(self, policy: Policy) -> None:
+    def _begin_with_known(self, policy: BasePolicy) -> None:
         """Hand to a policy what is known of its kind, and log what was restored from the file."""
-        if not isinstance(policy, Remembering):
+        if policy.state_kind is None:
             return
         known = self._known.get(policy.state_kind, {})
         others = [kind for kind, pools in self._known.items() if pools and kind != policy.state_kind]
         try:
-            policy.recall(known)
+            policy.set_state(known)
         except ConfigError as error:
             log.warning("state_ignored", reason=f"state_file {self.config.state_file}: {error}")
             return
@@ -329,9 +333,9 @@ class Service:
 
     def _remember(self) -> None:
         policy = self.router.policy
-        if isinstance(policy, Remembering):
+        if policy.state_kind is not None:
             known = self._known.setdefault(policy.state_kind, {})
-            for name, learned in policy.remember().items():
+            for name, learned in policy.get_state().items():
                 known.pop(name, None)  # the latest stand at the end
                 known[name] = learned
             for name in list(known)[:-REMEMBERED]:
@@ -365,7 +369,7 @@ class Service:
                 await self.shared.begin()
                 jobs.append(asyncio.create_task(self.shared.run()))
             admin = await self.admin.listen(parse_address(self.config.admin), share, given.get("admin"))
-            service = await self.server.listen(parse_address(self.config.listen), share, given.get("listen"))
+            service = await self.listener.listen(parse_address(self.config.listen), share, given.get("listen"))
             jobs += [
                 asyncio.create_task(job())
                 for job in (
@@ -376,7 +380,7 @@ class Service:
                     self.admin.live.take_pictures,
                 )
             ]
-            self.prober.follow()
+            self.health_checks.pools_changed()
             jobs.append(asyncio.create_task(self.manager.watch()))
             for job in jobs:
                 job.add_done_callback(_report_failure)
@@ -387,8 +391,8 @@ class Service:
             for job in jobs:
                 job.cancel()
             await asyncio.gather(*jobs, return_exceptions=True)
-            await self.prober.close()
-            await self.server.cut()
+            await self.health_checks.close()
+            await self.listener.close()
             await self.admin.close()
             self._save_state()
             if self.shared is not None:
@@ -415,7 +419,7 @@ class Service:
             log.info("started", policy=self.config.policy.name, pools=[pool.name for pool in self.config.pools], **hint)
             log.info("draining", signal=await signals.get(), deadline=self.config.settings.timeouts.drain)
             self.manager.stopping()
-            drained = asyncio.create_task(self.server.drain())
+            drained = asyncio.create_task(self.listener.drain())
             second = asyncio.create_task(signals.get())
             await asyncio.wait([drained, second], return_when=asyncio.FIRST_COMPLETED)
             for job in (drained, second):

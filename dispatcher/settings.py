@@ -105,3 +105,22 @@ class Settings:
     queue: Waiting = field(default_factory=Waiting)
     reports: Reports = field(default_factory=Reports)
     trusted: tuple[IPv4Network | IPv6Network, ...] = ()
+
+
+class LiveSettings:
+    """The settings in force. All parts of the proxy hold this object, and a reload replaces its sections."""
+
+    __slots__ = ("health", "limits", "queue", "reports", "retry", "timeouts", "trusted")
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.replace(settings or Settings())
+
+    def replace(self, settings: Settings) -> None:
+        """Put these settings in force."""
+        self.limits = settings.limits
+        self.timeouts = settings.timeouts
+        self.health = settings.health
+        self.retry = settings.retry
+        self.queue = settings.queue
+        self.reports = settings.reports
+        self.trusted = settings.trusted

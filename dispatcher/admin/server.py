@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
@@ -17,11 +17,12 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from dispatcher.admin.api import LARGEST, Changes, Control, Guard, answer
 from dispatcher.admin.dashboard import Live
-from dispatcher.core.plane import decision_plane
-from dispatcher.core.policy import Drawing, Estimate, Learner, is_curve
+from dispatcher.admin.plane import decision_plane
+from dispatcher.core.estimate import CapacityEstimate, Estimate
+from dispatcher.core.policy import BasePolicy
 from dispatcher.core.regret import RegretMeter
 from dispatcher.platform.sockets import Address, bound, listen_on
-from dispatcher.proxy.listener import Server
+from dispatcher.proxy.listener import Listener
 from dispatcher.telemetry.decisions import Row, Rows
 from dispatcher.telemetry.metrics import LearningCollector
 
@@ -37,7 +38,7 @@ def bounds(low: float, high: float) -> list[float | None]:
 
 def curve_of(estimate: Estimate | None) -> dict[str, Any] | None:
     """The service time, capacity and throughput of a pool with 95 % intervals, where the policy learns them."""
-    if not is_curve(estimate):
+    if not isinstance(estimate, CapacityEstimate):
         return None
     every = ("service_seconds", "capacity", "throughput")
     return {
@@ -51,7 +52,7 @@ class Admin:
 
     def __init__(
         self,
-        server: Server,
+        server: Listener,
         meter: RegretMeter,
         rows: Rows,
         registry: CollectorRegistry,
@@ -111,9 +112,9 @@ class Admin:
 
     async def readyz(self, request: web.Request) -> web.Response:
         """Some pool is usable and we are not draining."""
-        if self._server.ready:
+        if self._server.is_ready:
             return web.Response(text="ready\n")
-        return web.Response(status=503, text="draining\n" if self._server.draining else "no pool is usable\n")
+        return web.Response(status=503, text="draining\n" if self._server.is_draining else "no pool is usable\n")
 
     async def state(self, request: web.Request) -> web.Response:
         """What is believed and counted now."""
@@ -122,15 +123,14 @@ class Admin:
     def picture(self, decisions: int = 0) -> dict[str, Any]:
         """What is believed and counted now, with so many of the last decisions."""
         policy = self._server.router.policy
-        learner = policy if isinstance(policy, Learner) else None
         state: dict[str, Any] = {
             **self._control.about(),
             "decisions": self._rows.count,
-            "draining": self._server.draining,
+            "draining": self._server.is_draining,
             "regret": self._regret(),
             "plane": decision_plane(policy, self._server.router.fleet.pools, self._meter, self._clock()),
-            "episode": self._episode(learner) if learner else None,
-            "pools": self._pools(learner),
+            "episode": self._episode(policy),
+            "pools": self._pools(policy),
         }
         if decisions:
             rows = list(self._rows.rows)[-decisions:]
@@ -145,7 +145,7 @@ class Admin:
         excess = sum(meter.excess.values())
         return {"total": meter.total, **by_cause, "excess": excess, "oracle": meter.oracle}
 
-    def _episode(self, learner: Learner) -> dict[str, Any]:
+    def _episode(self, learner: BasePolicy) -> dict[str, Any]:
         episode = learner.episode
         age = self._clock() - episode.began_at if episode.arrivals and episode.began_at is not None else 0.0
         return {
@@ -155,10 +155,10 @@ class Admin:
             "open_seconds": age,
         }
 
-    def _pools(self, learner: Learner | None) -> list[dict[str, Any]]:
-        router, health = self._server.router, self._server.forwarder.health
-        estimates = learner.estimates() if learner else {}
-        drawn: Mapping[str, float] = learner.probabilities() if isinstance(learner, Drawing) else {}
+    def _pools(self, learner: BasePolicy) -> list[dict[str, Any]]:
+        router, health = self._server.router, self._server.context.health
+        estimates = learner.estimates()
+        drawn = learner.probabilities()
         pools = []
         for spec in health.specs:
             entry: dict[str, Any] = {
@@ -168,7 +168,7 @@ class Admin:
                 "routed": self._rows.routed[spec.id],
                 "up": health.is_up(spec.id),
                 "verdict": health.verdict(spec.id),
-                "routed_to": health.is_in(spec.id),
+                "routed_to": health.is_routable(spec.id),
                 "guess": spec.guess,
                 "true_rate": spec.true_rate,
             }
@@ -178,7 +178,7 @@ class Admin:
                 "interval": bounds(*estimate.interval) if estimate else [None, None],
                 "curve": curve_of(estimate),
                 "observations": estimate.observations if estimate else None,
-                "rate_in_use": learner.rate(spec.id) if learner and spec.id in router.fleet else None,
+                "rate_in_use": learner.rate(spec.id) if spec.id in router.fleet else None,
                 "probability": drawn.get(spec.id),
             }
             pools.append(entry)

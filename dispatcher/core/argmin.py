@@ -1,6 +1,7 @@
-"""The one argmin of the house, with its tie rule. Every policy that compares scores goes through here.
+"""The choice of the least score, with its tie rules. Every policy that compares scores uses this module.
 
-Scores within a relative 1e-9 are equal: they are quotients of small integers and rates, and rounding must not decide.
+Scores within a relative 1e-9 are equal. Scores are quotients of small integers and rates, and a rounding error must not
+decide between them.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ TOLERANCE = 1e-9
 
 
 def check_ties(ties: str) -> Ties:
-    """The rule of this name; ConfigError if there is none."""
+    """Return the tie rule of this name. Raises ConfigError if there is none."""
     for rule in TIE_RULES:
         if rule == ties:
             return rule
     raise ConfigError(f"ties must be one of {', '.join(TIE_RULES)}, not {ties!r}")
 
 
-def equals(pools: Sequence[PoolView], scores: Sequence[float]) -> list[PoolView]:
-    """All pools of the least score, in fleet order. PolicyError if a score is not a number."""
+def minimal(pools: Sequence[PoolView], scores: Sequence[float]) -> list[PoolView]:
+    """Return all pools of the least score, in fleet order. Raises PolicyError if a score is not a number."""
     low = min(scores)
     limit = low + 2 * TOLERANCE * abs(low)
-    found = [pool for pool, score in zip(pools, scores, strict=True) if score <= limit]
-    if not found:
+    tied = [pool for pool, score in zip(pools, scores, strict=True) if score <= limit]
+    if not tied:
         raise PolicyError(f"a score is not a number: {list(scores)}")
-    return found
+    return tied
 
 
 def argmin(
@@ -45,22 +46,24 @@ def argmin(
     speed: Callable[[PoolView], float] | None = None,
     rng: Random | None = None,
 ) -> PoolView:
-    """The pool of the least score.
+    """Return the pool of the least score.
 
-    pools, scores: of equal length n ≥ 1, in fleet order. speed: the rate by which `slowest` and `fastest` choose
-    among equals; rng: the dice of `random`. PolicyError if a score is not a number.
+    pools, scores: of equal length n ≥ 1, in fleet order.
+    speed: the rate by which `slowest` and `fastest` decide between equal scores.
+    rng: the random generator of the rule `random`.
+    Raises PolicyError if a score is not a number.
     """
     if isinstance(scores, np.ndarray):
         if ties == "first":
             return _first(pools, scores)
         scores = cast(list[float], scores.tolist())
-    if ties == "first":  # without a list: it is on every request's way
+    if ties == "first":  # the usual rule does not build a list, because every request passes here
         low = min(scores)
         limit = low + 2 * TOLERANCE * abs(low)
         for pool, score in zip(pools, scores, strict=True):
             if score <= limit:
                 return pool
-    tied = equals(pools, scores)
+    tied = minimal(pools, scores)
     if ties == "random" and rng is not None:
         return tied[int(rng.random() * len(tied))] if len(tied) > 1 else tied[0]
     if ties == "slowest" and speed is not None:
@@ -71,7 +74,7 @@ def argmin(
 
 
 def _first(pools: Sequence[PoolView], scores: Floats) -> PoolView:
-    """`argmin` over many at once."""
+    """Return what `argmin` returns with the rule `first`, for an array of scores."""
     low = scores.min()
     least = scores <= low + 2 * TOLERANCE * abs(low)
     i = int(least.argmax())
@@ -80,14 +83,15 @@ def _first(pools: Sequence[PoolView], scores: Floats) -> PoolView:
     return pools[i]
 
 
-class Turns:
-    """Smooth weighted round robin: every pool gains its weight, the richest is next and pays the sum of all.
+class SmoothWeightedRoundRobin:
+    """Smooth weighted round robin. Every pool gains its weight; the pool with the most credit is next and pays the sum.
 
-    weight: of a pool's id, positive.
+    weight: a function that returns the positive weight of a pool, given its name.
 
     >>> from dispatcher.core.fleet import Pool
     >>> from dispatcher.core.types import PoolSpec
-    >>> turns, pools = Turns({"a": 5.0, "b": 1.0, "c": 1.0}.__getitem__), [Pool(PoolSpec(name)) for name in "abc"]
+    >>> turns = SmoothWeightedRoundRobin({"a": 5.0, "b": 1.0, "c": 1.0}.__getitem__)
+    >>> pools = [Pool(PoolSpec(name)) for name in "abc"]
     >>> "".join(turns.next(pools).id for _ in range(7))
     'aabacaa'
     """
@@ -97,7 +101,7 @@ class Turns:
         self._credit: dict[str, float] = {}
 
     def next(self, pools: Sequence[PoolView]) -> PoolView:
-        """The pool whose turn it is among these."""
+        """Return the next one of these pools."""
         total = 0.0
         for pool in pools:
             weight = self._weight(pool.id)
@@ -107,6 +111,6 @@ class Turns:
         self._credit[chosen.id] -= total
         return chosen
 
-    def forget(self, pool: str) -> None:
-        """A pool has left."""
+    def remove(self, pool: str) -> None:
+        """Drop the credit of a pool that has left."""
         self._credit.pop(pool, None)

@@ -1,15 +1,20 @@
-"""An episode: the stretch between two instants at which the system is empty. A plain counter, no rule lives here.
+"""An episode: the time between two moments at which the system is empty.
 
-When an episode ends is the policy's business (LASED waits for its exploration); what one is lives here, so that the
-regret's threshold, the metrics and the rows all count the same thing.
+A policy decides when an episode ends; LASED, for example, waits for its exploration. The counter lives here, so that
+regret, metrics and decision logs count the same thing.
 """
 
 from __future__ import annotations
 
 
 class Episode:
-    """number: k, from 1. arrivals: requests routed in it. explored: whether forced trials were part of it.
-    began_at: time of its first arrival, None before."""
+    """A counter of one episode.
+
+    number: k, from 1.
+    arrivals: the requests that were routed in the episode.
+    explored: whether forced trials were a part of it.
+    began_at: the time of its first arrival, None before.
+    """
 
     __slots__ = ("arrivals", "began_at", "explored", "number")
 
@@ -20,6 +25,7 @@ class Episode:
         self.began_at: float | None = None
 
     def arrived(self, now: float) -> None:
+        """Count a request."""
         if self.arrivals == 0:
             self.began_at = now
         self.arrivals += 1

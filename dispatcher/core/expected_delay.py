@@ -1,7 +1,8 @@
-"""Expected delay, the quantity that Shortest Expected Delay minimises. One formula, shared by policies and regret.
+"""Expected delay, the quantity that Shortest Expected Delay minimises. Policies and regret share this one formula.
 
-One server: (q + 1) / μ ([LASED] section 2). With c servers (chosen): max(0, q + 1 − c)/(c μ) + 1/μ, the mean wait until
-one of c busy servers gets to the request plus its own service; c = 1 gives the first formula back.
+With one server it is (q + 1)/μ ([LASED] section 2). With c servers it is max(0, q + 1 − c)/(c μ) + 1/μ: the mean wait
+until one of c busy servers is free for the request, plus its own service. c = 1 gives the first formula. The second one
+is our choice.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ Floats = NDArray[np.float64]
 
 
 def work_ahead(pool: PoolView) -> float:
-    """The delay in units of one mean service: delay = work_ahead / μ. Comparing products of it needs no division.
+    """Return the expected delay in units of one mean service: delay = work_ahead/μ.
+
+    A comparison of delays can use products of it and needs no division.
 
     >>> from dispatcher.core.fleet import Pool
     >>> from dispatcher.core.types import PoolSpec
@@ -32,10 +35,14 @@ def work_ahead(pool: PoolView) -> float:
 
 
 class Delays:
-    """The expected delays at many pools at once: the same operations as one by one, and so the same numbers to the bit.
+    """The expected delays at many pools at once.
 
-    pools: as in a fleet; they are looked at anew each time. rate, weight: of a pool, 1/s; its delay is its work ahead
-    over its weight.
+    The operations are those of `work_ahead`, so the results are equal to the bit. The requests in flight are read anew
+    at each call of `scores`.
+
+    pools: the pools of a fleet.
+    rate: a function that returns the rate of a pool, 1/s.
+    weight: a function of a rate. The delay of a pool is its work ahead divided by this weight.
     """
 
     __slots__ = ("_count", "_index", "_servers", "pools", "rates", "weights")
@@ -51,14 +58,14 @@ class Delays:
         self.weights = np.array([weight(rate) for rate in self.rates.tolist()])
 
     def scores(self) -> Floats:
-        """Shape (n,), seconds where a weight is a rate."""
+        """Return the delays: shape (n,), in seconds where a weight is a rate."""
         q = np.fromiter([pool.in_flight for pool in self.pools], dtype=float, count=self._count)
         c = self._servers
         scores: Floats = (np.maximum(0.0, q + 1.0 - c) / c + 1.0) / self.weights
         return scores
 
     def change(self, pool: str, rate: float, weight: float) -> None:
-        """A pool's rate is another now. Arrays that were handed out stay as they are."""
+        """Set the rate and the weight of one pool. Arrays that were returned before keep their values."""
         i = self._index.get(pool)
         if i is not None:
             self.rates, self.weights = self.rates.copy(), self.weights.copy()

@@ -1,26 +1,32 @@
-"""The seams: what a policy sees, what it must answer, and who may listen. Protocols only.
+"""The interface between the router and its policies: what a policy sees, what it must do and what it may do.
 
-A policy has three verbs and never sees a socket, a clock, or a closed pool.
+A policy must have the three methods of `Policy`. Everything else that a policy may do has a default in `BasePolicy`, so
+the rest of the program never asks whether a policy has an ability. `as_policy` adds these defaults to a policy that
+does not derive from `BasePolicy`. A policy never sees a socket, a clock or a closed pool.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 from dispatcher.core.episode import Episode
-from dispatcher.core.types import Change, Completion, Decision, Interval, Job
+from dispatcher.core.estimate import Estimate, GuessedRate
+from dispatcher.core.types import Added, Change, Completion, Decision, Job, PoolSpec
+from dispatcher.errors import ConfigError
+
+VERBS = ("choose", "learn", "adapt")  # what every policy must have
 
 
 class PoolView(Protocol):
-    """What a policy may know of a pool at the instant of a decision."""
+    """What a policy may know of a pool at the moment of a decision."""
 
     @property
     def id(self) -> str: ...
     @property
     def in_flight(self) -> int:
-        """q_i: requests sent to it and not finished."""
+        """q_i, the requests that were sent to the pool and have not ended."""
         ...
 
     @property
@@ -28,242 +34,246 @@ class PoolView(Protocol):
 
 
 class FleetView(Protocol):
-    """The open pools, never empty in `choose`, in a stable order."""
+    """The open pools in a stable order. `choose` is never called with an empty fleet."""
 
     @property
     def pools(self) -> tuple[PoolView, ...]: ...
     @property
     def in_flight(self) -> int:
-        """Sum of q_i over the open pools; 0 is what the papers call an empty system."""
+        """The sum of q_i over the open pools. The papers call the system empty when it is 0."""
         ...
 
     def __getitem__(self, pool: str) -> PoolView:
-        """The open pool of this name; KeyError if there is none."""
+        """Return the open pool of this name. Raises KeyError if there is none."""
         ...
 
 
 class Policy(Protocol):
-    """Decides where a request goes. All three verbs are synchronous and must not block."""
+    """What a policy must do: decide where each request goes. The three methods must not block."""
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
-        """Name an open pool. The fleet is as before this request joins it."""
+        """Name an open pool. The counts of the fleet do not include this request yet."""
         ...
 
     def learn(self, done: Completion, fleet: FleetView) -> None:
-        """A request ended, well or not. The fleet is as after the departure; it may have no open pool."""
+        """Take in the end of a request. The fleet no longer counts the request, and it may have no open pool."""
         ...
 
     def adapt(self, change: Change, fleet: FleetView) -> None:
-        """A pool came or went. The fleet is as after the change. Raises ConfigError if it cannot work so."""
+        """Take in that a pool joined or left; the fleet has changed already. Raises ConfigError to refuse a pool."""
         ...
 
 
-class Estimate(Protocol):
-    """What a learner believes of one pool."""
-
-    @property
-    def rate(self) -> float: ...
-    @property
-    def observations(self) -> float: ...
-    @property
-    def interval(self) -> tuple[float, float]:
-        """95 % bounds of the rate."""
-        ...
+LocalCounts = tuple[float, float, float]  # weight, seconds and number of the services of one pool
+NO_COUNTS: LocalCounts = (0.0, 0.0, 0.0)
+PolicyState = dict[str, dict[str, Any]]  # by pool: numbers, or lists of numbers, by name
 
 
-@runtime_checkable
-class CurveEstimate(Estimate, Protocol):
-    """What a policy that learns capacities believes of one pool. `rate` is the inverse of `service_seconds`."""
+class CostOracle(NamedTuple):
+    """The rule with true rates that a policy's decisions are compared with.
 
-    @property
-    def service_seconds(self) -> Interval:
-        """Seconds that a request takes while the pool keeps up."""
-        ...
-
-    @property
-    def capacity(self) -> Interval:
-        """Requests in flight up to which the pool keeps up."""
-        ...
-
-    @property
-    def throughput(self) -> Interval:
-        """Requests per second that the pool completes at the most."""
-        ...
-
-
-def is_curve(estimate: Estimate | None) -> TypeGuard[CurveEstimate]:
-    """Whether an estimate is a `CurveEstimate`; many times faster than `isinstance` with a protocol."""
-    return hasattr(estimate, "throughput")
-
-
-@runtime_checkable
-class Learner(Policy, Protocol):
-    """A policy that tells what it believes; all built-in ones do. Recorders look, routing does not need it."""
-
-    @property
-    def episode(self) -> Episode: ...
-    def rate(self, pool: str) -> float:
-        """The rate on which decisions about this pool stand now."""
-        ...
-
-    def estimates(self) -> Mapping[str, Estimate]:
-        """By pool: of the open ones at least."""
-        ...
-
-
-Sums = tuple[float, float, float]  # services, seconds, observations
-NOTHING_SEEN: Sums = (0.0, 0.0, 0.0)
-Remembered = dict[str, dict[str, Any]]  # by pool: numbers, or lists of numbers, by name
-
-
-@runtime_checkable
-class Remembering(Protocol):
-    """A policy whose knowledge can outlive the process.
-
-    state_kind: the kind of what it remembers, `rates` or `curves`. Policies of one kind understand each other.
+    description: the rule in words.
+    costs: a function of pools and true rates by pool. It returns the cost of one more request at each pool.
     """
 
+    description: str
+    costs: Callable[[Sequence[PoolView], Mapping[str, float]], Sequence[float]]
+
+
+class BasePolicy:
+    """What every policy may do, with a default for each ability. A subclass has to override `choose` only.
+
+    The base keeps the specifications of the open pools and counts episodes.
+
+    rng: the random generator of this policy.
+    """
+
+    tie_rule: str = "none"  # how the policy decides between equal scores, for the metrics
+    learns_rejections = False  # True if it learns from `Completion.accepted`; a rejection is then not a failure
+    scores_decide = False  # True if the pool of the least `score` wins and nothing else decides
+    state_kind: str | None = None  # policies of one kind understand each other's state; None if there is no state
+    oracle: CostOracle | None = None  # what regret compares with; None for SED with the true rates
+
+    # Called as request_joined(pool, now) for each request that joins a pool, whichever policy chose the pool. The count
+    # of the pool does not include the request yet. None if the policy does not need the call.
+    request_joined: Callable[[PoolView, float], None] | None = None
+
+    def __init__(self, *, rng: Random) -> None:
+        self.rng = rng
+        self.specs: dict[str, PoolSpec] = {}  # of the open pools
+        self.episode = Episode()
+
+    def __repr__(self) -> str:
+        return f"<{self.name} {' '.join(f'{pool}:{self.rate(pool):.4g}' for pool in self.specs)}>"
+
     @property
-    def state_kind(self) -> str: ...
+    def name(self) -> str:
+        """The name of the policy's class, for messages."""
+        return type(self).__name__
 
-    def remember(self) -> Remembered:
-        """What was learned of each pool that has been observed."""
-        ...
+    # -- the three methods of `Policy`
 
-    def recall(self, known: Remembered) -> None:
-        """Begin with this knowledge, for pools that join from now on. Called before any has.
+    def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
+        raise NotImplementedError(f"{self.name} must say how it chooses")
 
-        Raises ConfigError if some of it cannot be such knowledge, after the rest was taken over.
-        """
-        ...
+    def learn(self, done: Completion, fleet: FleetView) -> None:
+        if fleet.in_flight == 0:
+            self.emptied()
 
+    def adapt(self, change: Change, fleet: FleetView) -> None:
+        if isinstance(change, Added):
+            self.specs[change.spec.id] = change.spec
+        else:
+            del self.specs[change.pool]
+            if fleet.in_flight == 0:
+                self.emptied()
 
-@runtime_checkable
-class Sharing(Protocol):
-    """A policy whose knowledge is a sum, and may be added to from outside."""
+    # -- episodes
 
-    def own(self) -> dict[str, Sums]:
-        """What it has seen itself of each pool it knows, the guess not counted."""
-        ...
+    def emptied(self) -> None:
+        """Take in that the system is empty. This ends the episode if a request has arrived in it."""
+        if self.episode.arrivals:
+            self.end_episode()
 
-    def reclaim(self, own: dict[str, Sums]) -> None:
-        """Of what it was told to recall, this is its own; the rest is others'."""
-        ...
+    def end_episode(self) -> None:
+        self.episode = Episode(self.episode.number + 1)
 
-    def absorb(self, pool: str, others: Sums) -> None:
-        """What others have seen in all, in place of what they had."""
-        ...
+    # -- what the policy reports
 
-    def forget(self, pool: str) -> None:
-        """As in `Forgetting`."""
-        ...
+    def rate(self, pool: str) -> float:
+        """Return the rate by which the policy decides about this pool: the guess, if it learns nothing."""
+        return self.specs[pool].guess
 
+    def rates(self, pools: Sequence[PoolView]) -> Any:
+        """Return the `rate` of each of these pools: a sequence or an array of floats."""
+        return tuple([self.rate(pool.id) for pool in pools])
 
-@runtime_checkable
-class Forgetting(Protocol):
-    """A policy that can drop what it has learned of a pool."""
+    def estimates(self) -> Mapping[str, Estimate]:
+        """Return the estimate of each pool: at least of the open ones."""
+        return {pool: GuessedRate(spec.guess) for pool, spec in self.specs.items()}
 
-    def forget(self, pool: str) -> None:
-        """Begin anew with this pool, as if it had just joined."""
-        ...
-
-
-@runtime_checkable
-class Scoring(Protocol):
-    """A policy that can say what it compares: sequences or arrays of floats, in the order of `pools`."""
+    def score(self, pool: PoolView, now: float) -> float:
+        """Return the score of one pool; the least score wins. A policy that compares no scores has none."""
+        raise NotImplementedError(f"{self.name} must score a pool")
 
     def scores(self, pools: tuple[PoolView, ...], now: float) -> Any:
-        """The least one wins. To be asked right after a decision."""
-        ...
-
-    def rates(self, pools: tuple[PoolView, ...]) -> Any:
-        """The rates on which decisions about these pools stand now."""
-        ...
-
-
-@runtime_checkable
-class CostOracle(Protocol):
-    """A policy whose regret is measured against its own rule with the true rates, not against SED."""
-
-    @property
-    def oracle(self) -> str:
-        """The oracle in words."""
-        ...
-
-    def true_costs(self, pools: Sequence[PoolView], rates: Mapping[str, float]) -> Sequence[float]:
-        """What one more request costs at each of these pools, with the true `rates` by pool."""
-        ...
-
-
-@runtime_checkable
-class RejectionLearner(Protocol):
-    """A policy that learns from what pools turn away (`Completion.accepted`): such an answer is then no failure."""
-
-    learns_rejections: bool
-
-
-@runtime_checkable
-class Drawing(Protocol):
-    """A policy that draws pools by chances that it has learned."""
+        """Return the scores that the decision just made compared: floats in the order of `pools`, or nothing."""
+        return ()
 
     def probabilities(self) -> Mapping[str, float]:
-        """Of each open pool, as of the last decision."""
-        ...
+        """Return the probability of each open pool in the last decision, if the policy learns probabilities."""
+        return {}
+
+    # -- what the policy has learned
+
+    def get_state(self) -> PolicyState:
+        """Return what was learned about each pool that has been observed."""
+        return {}
+
+    def set_state(self, state: PolicyState) -> None:
+        """Start with this knowledge for pools that join from now on. It is called before any pool joins.
+
+        Raises ConfigError if a part of the state cannot be used; the rest has then been taken over.
+        """
+
+    def reset_pool(self, pool: str) -> None:
+        """Learn this pool anew, as if it had just joined for the first time."""
+
+    def sharing_obstacle(self) -> str | None:
+        """Return why the policy cannot share what it learns with other dispatchers, or None if it can.
+
+        The reason continues a sentence that begins with the name of the policy.
+        """
+        return "learns nothing that can be shared; name one that does, for example lased"
+
+    def local_counts(self) -> dict[str, LocalCounts]:
+        """Return what this dispatcher itself has observed of each pool. The guesses are not counted."""
+        return {}
+
+    def set_local_counts(self, counts: dict[str, LocalCounts]) -> None:
+        """Declare this part of the restored state as this dispatcher's own observations."""
+
+    def merge_remote(self, pool: str, counts: LocalCounts) -> None:
+        """Replace what other dispatchers have observed of a pool by these sums."""
+
+    # -- helpers for subclasses
+
+    def weight(self, pool: str) -> float:
+        """Return the guess times the servers: what an operator would configure as the weight of this pool."""
+        spec = self.specs[pool]
+        return spec.guess * spec.servers
+
+    def draw(self, pools: Sequence[PoolView], d: int) -> list[PoolView]:
+        """Return d distinct pools at random, or all of them in random order if there are fewer."""
+        left = list(pools)
+        return [left.pop(int(self.rng.random() * len(left))) for _ in range(min(d, len(left)))]
 
 
-@runtime_checkable
-class JoinObserver(Protocol):
-    """A policy that follows the counts of the pools: it is called for every request that joins a pool."""
+class AdaptedPolicy(BasePolicy):
+    """A policy that has only the three methods of `Policy`, with the defaults for everything else."""
 
-    def request_joined(self, pool: PoolView, now: float) -> None:
-        """A request joins this pool, whatever policy chose it. The pool's count does not include it yet."""
-        ...
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(rng=Random(0))  # never used: the policy has its own
+        self._policy = policy
+
+    @property
+    def name(self) -> str:
+        return type(self._policy).__name__
+
+    def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
+        self.episode.arrived(now)
+        return self._policy.choose(job, fleet, now)
+
+    def learn(self, done: Completion, fleet: FleetView) -> None:
+        super().learn(done, fleet)
+        self._policy.learn(done, fleet)
+
+    def adapt(self, change: Change, fleet: FleetView) -> None:
+        super().adapt(change, fleet)
+        self._policy.adapt(change, fleet)
 
 
-def join_observer(policy: Policy) -> Callable[[PoolView, float], None] | None:
-    """The policy's `request_joined`, if it has one."""
-    return policy.request_joined if isinstance(policy, JoinObserver) else None
+def as_policy(policy: Policy) -> BasePolicy:
+    """Return the policy itself, or a wrapper with the defaults if it does not derive from `BasePolicy`.
+
+    Raises ConfigError if one of the three methods is missing.
+    """
+    if isinstance(policy, BasePolicy):
+        return policy
+    missing = [verb for verb in VERBS if not callable(getattr(policy, verb, None))]
+    if missing:
+        raise ConfigError(f"{type(policy).__name__} is not a policy: it has no {', '.join(missing)}")
+    return AdaptedPolicy(policy)
 
 
 class PolicyFactory(Protocol):
-    """How the registry makes a policy: dice are given, options are the user's."""
+    """How a policy is made: from a random generator and the options that the user has set."""
 
     def __call__(self, *, rng: Random, **options: Any) -> Policy: ...
 
 
-class Estimator(Protocol):
-    """Learns one number from a stream of observations."""
-
-    def learn_one(self, x: float, now: float) -> None: ...
-    def predict_one(self, now: float) -> float: ...
-    @property
-    def weight(self) -> float:
-        """How many observations the prediction is worth."""
-        ...
-
-
 class Recorder(Protocol):
-    """Listens to a router. Called in the same breath as the decision, so it must be quick.
+    """Listens to a router. Every call happens within a decision, so it must be quick.
 
-    Derive from it to hear only some of the calls: the others do nothing.
+    A recorder that derives from this class overrides the calls that it needs; the others do nothing.
     """
 
     def chosen(self, job: Job, decision: Decision, fleet: FleetView, now: float) -> None:
-        """The fleet is as the policy saw it."""
+        """A pool was chosen. The fleet is as the policy saw it."""
         return
 
     def completed(self, done: Completion, fleet: FleetView) -> None:
-        """The fleet is as after the departure."""
+        """A request has ended. The fleet no longer counts it."""
         return
 
     def changed(self, change: Change, now: float) -> None:
-        """A pool came or went."""
+        """A pool joined or left."""
         return
 
-    def switched(self, policy: Policy, now: float) -> None:
+    def switched(self, policy: BasePolicy, now: float) -> None:
         """Another policy decides from now on."""
         return
 
     def faulted(self, error: Exception, now: float) -> None:
-        """A policy raised `error` or named no open pool; the router went on without it."""
+        """The policy raised an error or named no open pool. The router continued without it."""
         return

@@ -1,7 +1,7 @@
-"""Named random streams: one for each source of chance, so that two policies on one seed see the same traffic.
+"""Named random generators: one for each source of randomness, so that policies with one seed see the same traffic.
 
-Names in use: `arrivals`, `work/<pool index>`, `policy`. A stream is Python's Mersenne Twister seeded by the string
-"<seed>/<name>"; string seeds go through SHA-512, so neighbouring seeds give unrelated streams.
+The names in use are `arrivals`, `work/<pool index>` and `policy`. A generator is Python's Mersenne Twister seeded by
+the string "<seed>/<name>". Python hashes string seeds with SHA-512, so neighbouring seeds are unrelated.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from random import Random
 
 
 def stream(seed: int, name: str) -> Random:
-    """The stream of this name.
+    """Return the random generator of this name.
 
     >>> stream(1, "arrivals").expovariate(1.0)
     1.2110714310295712

@@ -1,7 +1,8 @@
-"""The router: a synchronous object without clock, socket or logger. The only place that counts requests up and down.
+"""The router: a synchronous object without clock, socket or logger.
 
-Choose, record and count happen in one breath, so no second request slips between reading q and joining it. Whoever
-drives it (the live exchange or the simulator's event loop) owns the clock and passes `now`, never decreasing.
+It chooses a pool, records the decision and counts the request in one call, so that no other request comes between the
+reading of a count and its change. The caller (an exchange, or the simulator's event loop) owns the clock. It passes
+`now`, which never decreases.
 """
 
 from __future__ import annotations
@@ -10,46 +11,48 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from dispatcher.core.evidence import plausible_service_time
 from dispatcher.core.fleet import Fleet, Pool, View
-from dispatcher.core.policy import Policy, Recorder, RejectionLearner, join_observer
-from dispatcher.core.service_times import ServiceClock
-from dispatcher.core.slow_start import Ramp
+from dispatcher.core.policy import BasePolicy, Policy, Recorder, as_policy
+from dispatcher.core.service_times import ServiceTimeEstimator
+from dispatcher.core.slow_start import SlowStart
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, PoolSpec, Report, Ticket
 from dispatcher.errors import ConfigError, InternalError, NoPoolAvailable, PolicyError, PoolsFull
 
-NOTHING: frozenset[str] = frozenset()
-SLACK = 1e-3  # seconds by which a pool's own word may exceed what was seen: clocks are not the same
-REMEMBERED = 256  # pools whose service clocks are kept, at the most, beside those that are there
+MAX_CLOSED_POOL_ESTIMATORS = 256  # service time estimators that are kept although their pool may be gone
 
 
 class Router:
-    """Routes jobs by a policy, keeps the counts, infers service times, tells recorders.
+    """Routes requests by a policy, keeps the counts, estimates service times, and calls recorders.
 
-    policy: see `interfaces.Policy`. recorders: called in this order. infer: rebuild the service times that `complete`
-    is not told (the live service; a simulator knows them).
+    policy: decides; see `policy.Policy`.
+    recorders: are called in this order.
+    infer: estimate the service times that `complete` does not get. A simulator knows them and does not need that.
     """
 
     def __init__(self, policy: Policy, recorders: Iterable[Recorder] = (), infer: bool = False) -> None:
         self.fleet = Fleet()
-        self.policy = policy
-        self._request_joined = join_observer(policy)
         self._recorders = tuple(recorders)
-        self._clocks: dict[str, ServiceClock] | None = {} if infer else None
+        self._estimators: dict[str, ServiceTimeEstimator] | None = {} if infer else None
+        self._use(as_policy(policy))
 
     def __repr__(self) -> str:
-        return f"<Router {type(self.policy).__name__} {self.fleet!r}>"
+        return f"<Router {self.policy.name} {self.fleet!r}>"
 
-    @property
-    def learns_rejections(self) -> bool:
-        """The policy wants to hear of pools that take no more, so nobody is to keep these from it."""
-        return isinstance(self.policy, RejectionLearner)
+    def _use(self, policy: BasePolicy) -> None:
+        self.policy = policy
+        # These two are needed for every request.
+        self._request_joined = policy.request_joined
+        self.learns_rejections = policy.learns_rejections
 
-    def route(self, job: Job, now: float, exclude: frozenset[str] = NOTHING, sent: bool = True) -> Ticket:
-        """Choose a pool and join it.
+    # -- one request
 
-        exclude: pools this job must not go to. sent: the whole request goes with it; if not, call `request_sent` when
-        it has. Raises NoPoolAvailable if no pool is left, PoolsFull if those that are have no room. The caller must
-        complete every ticket exactly once.
+    def route(self, job: Job, now: float, exclude: frozenset[str] = frozenset(), sent: bool = True) -> Ticket:
+        """Choose a pool and count the request in. The caller must `complete` the ticket exactly once.
+
+        exclude: pools that must not be chosen.
+        sent: the whole request goes to the pool now; if not, call `request_sent` when it has.
+        Raises NoPoolAvailable if no pool is left, PoolsFull if the pools that are left have no room.
         """
         fleet: Fleet | View = self.fleet.without(exclude) if exclude else self.fleet
         if not fleet.pools:
@@ -61,20 +64,20 @@ class Router:
         try:
             decision = self.policy.choose(job, fleet, now)
             pool = fleet[decision.pool]
-        except Exception as error:  # noqa: BLE001 - a stranger's code: whatever it raises, the request is served
-            self._fault("choose", error, now)
+        except Exception as error:  # noqa: BLE001 - whatever a user's policy raises, the request is served
+            self._report_fault("choose", error, now)
             pool = min(fleet.pools, key=lambda pool: pool.in_flight)
             decision = Decision(pool.id)
         for recorder in self._recorders:
             try:
                 recorder.chosen(job, decision, fleet, now)
-            except Exception as error:  # noqa: BLE001 - recorders ask the policy what it believes
-                self._fault("chosen", error, now)
+            except Exception as error:  # noqa: BLE001 - recorders read estimates and scores from the policy
+                self._report_fault("chosen", error, now)
         if self._request_joined is not None:
             try:
                 self._request_joined(pool, now)
             except Exception as error:  # noqa: BLE001 - as above
-                self._fault("request_joined", error, now)
+                self._report_fault("request_joined", error, now)
         ticket = Ticket(job, decision, now, pool, self.policy)
         self.fleet.open_one(pool)
         if sent:
@@ -82,15 +85,15 @@ class Router:
         return ticket
 
     def request_sent(self, ticket: Ticket, now: float) -> None:
-        """The last byte of the request is on its way: the pool can begin."""
-        if self._clocks is not None:
-            self._clock(ticket.pool).arrived(ticket, now)
+        """The last byte of the request has been sent: the pool can begin its work."""
+        if self._estimators is not None:
+            self._estimator(ticket.pool).arrived(ticket, now)
 
     def discard_timing(self, ticket: Ticket, now: float) -> None:
-        """When this request ends will not show when the pool was done with it, as when its client reads too slowly."""
+        """Learn no service time from this request: its end depends on the client now, not on the pool."""
         ticket.timing_discarded = True
-        if self._clocks is not None:
-            self._clock(ticket.pool).forget(ticket, now)
+        if self._estimators is not None:
+            self._estimator(ticket.pool).discard(ticket, now)
 
     def complete(
         self,
@@ -104,45 +107,62 @@ class Router:
         retry_after: float = 0.0,
         first_byte_at: float | None = None,
     ) -> Completion:
-        """The request has left its pool.
+        """Count the request out of its pool, and let the policy and the recorders learn from it.
 
-        service_time: seconds of work if the pool or the simulator told; else, or if it cannot be true, inferred where
-        that is switched on. teaches: False drops it; so does an outcome that is not OK. report: what the pool said of
-        itself. accepted, retry_after, first_byte_at: as in `Completion`. Raises InternalError at a second call for one
-        ticket.
+        service_time: seconds of work, if the pool or the simulator reported it. Without it, or if it cannot be true, it
+        is estimated if that is switched on.
+        teaches: False if no service time may be learned. An outcome other than OK has the same effect.
+        report, accepted, retry_after, first_byte_at: as in `Completion`.
+        Raises InternalError at a second call for one ticket.
         """
         if not ticket.is_open:
             raise InternalError(f"{ticket!r} is completed twice")
         ticket.is_open = False
-        pool, served = ticket.pool, outcome is Outcome.OK
-        teaches = teaches and served
-        self.fleet.close_one(pool)
-        if service_time is not None and not 0 < service_time <= now - ticket.routed_at + SLACK:
-            service_time = None
-        if self._clocks is not None:
-            told = service_time is not None or not teaches
-            inferred = self._clock(pool).departed(ticket, now, served, told)
-            service_time = inferred if service_time is None else service_time
-        if ticket.by is not self.policy:  # what its own policy noted on it would mislead another
+        self.fleet.close_one(ticket.pool)
+        teaches = teaches and outcome is Outcome.OK
+        service_time = self._service_time(ticket, now, outcome, service_time, teaches)
+        if ticket.by is not self.policy:  # another policy cannot use what the ticket's own policy noted
             ticket.decision = replace(ticket.decision, memo=None)
-        taught = service_time if teaches else None
-        clear = teaches and not ticket.timing_discarded
-        done = Completion(ticket, now, taught, outcome, report, accepted, retry_after, clear, first_byte_at)
+        done = Completion(
+            ticket,
+            now,
+            service_time if teaches else None,
+            outcome,
+            report,
+            accepted,
+            retry_after,
+            teaches and not ticket.timing_discarded,
+            first_byte_at,
+        )
         try:
             self.policy.learn(done, self.fleet)
-        except Exception as error:  # noqa: BLE001 - a stranger's code: the count is right already
-            self._fault("learn", error, now)
+        except Exception as error:  # noqa: BLE001 - a user's policy may raise anything; the count is right already
+            self._report_fault("learn", error, now)
         for recorder in self._recorders:
             try:
                 recorder.completed(done, self.fleet)
             except Exception as error:  # noqa: BLE001 - as above
-                self._fault("completed", error, now)
+                self._report_fault("completed", error, now)
         return done
 
+    def _service_time(
+        self, ticket: Ticket, now: float, outcome: Outcome, reported: float | None, teaches: bool
+    ) -> float | None:
+        """Return the reported service time if it can be true, else an estimate; None if there is neither."""
+        reported = plausible_service_time(reported, now - ticket.routed_at)
+        if self._estimators is None:
+            return reported
+        # The estimator must see every departure, to know which requests the pool works on.
+        needs_estimate = reported is None and teaches
+        estimate = self._estimator(ticket.pool).departed(ticket, now, outcome is Outcome.OK, known=not needs_estimate)
+        return estimate if reported is None else reported
+
+    # -- changes
+
     def apply(self, change: Change, now: float) -> None:
-        """A pool joins or leaves. Raises ConfigError where fleet or policy refuse one; the fleet is then as before."""
+        """Add or remove a pool. Raises ConfigError if the fleet or the policy refuses it; nothing has then changed."""
         if isinstance(change, Added):
-            self.fleet.add(change.spec, Ramp(now, change.slow_start) if change.slow_start else None)
+            self.fleet.add(change.spec, SlowStart(now, change.slow_start) if change.slow_start else None)
         else:
             self.fleet.remove(change.pool)
         try:
@@ -151,35 +171,35 @@ class Router:
             if isinstance(change, Added):
                 self.fleet.remove(change.spec.id)
             raise
-        except Exception as error:  # noqa: BLE001 - a stranger's code: the fleet is right already
-            self._fault("adapt", error, now)
+        except Exception as error:  # noqa: BLE001 - a user's policy may raise anything; the fleet is right already
+            self._report_fault("adapt", error, now)
         for recorder in self._recorders:
             recorder.changed(change, now)
 
-    def switch(self, policy: Policy, now: float, specs: Mapping[str, PoolSpec] = MappingProxyType({})) -> None:
-        """Go on with another policy: counts and tickets stay, the new one is told of the open pools.
+    def switch(self, policy: BasePolicy, now: float, specs: Mapping[str, PoolSpec] = MappingProxyType({})) -> None:
+        """Decide by another policy from now on. Counts and tickets stay. The policy gets the open pools.
 
-        specs: how pools are to be described to it, where that is about to change. Raises ConfigError where it refuses
-        one; the old policy then goes on."""
+        specs: descriptions of pools that are about to change, for the new policy.
+        Raises ConfigError if the policy refuses a pool; the old policy then goes on.
+        """
         for pool in self.fleet.pools:
             policy.adapt(Added(specs.get(pool.id, pool.spec)), self.fleet)
-        self.policy = policy
-        self._request_joined = join_observer(policy)
+        self._use(policy)
         for recorder in self._recorders:
             recorder.switched(policy, now)
 
-    def _clock(self, pool: Pool) -> ServiceClock:
-        assert self._clocks is not None
-        clock = self._clocks.get(pool.id)
-        if clock is None:
-            if len(self._clocks) > REMEMBERED:
-                self._clocks = {name: kept for name, kept in self._clocks.items() if self.fleet.knows(name)}
-            clock = self._clocks[pool.id] = ServiceClock(pool.servers)
-        clock.servers = pool.servers
-        return clock
+    def _estimator(self, pool: Pool) -> ServiceTimeEstimator:
+        assert self._estimators is not None
+        estimator = self._estimators.get(pool.id)
+        if estimator is None:
+            if len(self._estimators) > MAX_CLOSED_POOL_ESTIMATORS:
+                self._estimators = {name: known for name, known in self._estimators.items() if self.fleet.knows(name)}
+            estimator = self._estimators[pool.id] = ServiceTimeEstimator(pool.servers)
+        estimator.servers = pool.servers
+        return estimator
 
-    def _fault(self, verb: str, error: Exception, now: float) -> None:
-        fault = PolicyError(f"{type(self.policy).__name__}.{verb} broke its contract: {type(error).__name__}: {error}")
+    def _report_fault(self, method: str, error: Exception, now: float) -> None:
+        fault = PolicyError(f"{self.policy.name}.{method} broke its contract: {type(error).__name__}: {error}")
         fault.__cause__ = error
         for recorder in self._recorders:
             recorder.faulted(fault, now)

@@ -1,15 +1,17 @@
-"""Slow start: a pool that has just come back is shown to a growing share of the decisions."""
+"""Slow start: a pool that has just joined takes part in a growing share of the decisions."""
 
 from __future__ import annotations
 
-GOLDEN = 0.6180339887498949  # steps of it around a circle fill every arc evenly, and in step with nothing else
+# Steps of the golden ratio around a circle fill every arc evenly. Random numbers would make runs differ, and every
+# simpler pattern was in step with some round robin.
+GOLDEN_RATIO = 0.6180339887498949
 
 
-class Ramp:
-    """Grows from nothing at `began_at` to everything `seconds` later, evenly and without dice.
+class SlowStart:
+    """The share grows linearly from 0 at `began_at` to 1 after `seconds`.
 
-    >>> ramp = Ramp(0.0, 10.0)
-    >>> [sum(ramp.admits(t) for _ in range(1000)) for t in (1.0, 5.0, 10.0)]
+    >>> slow_start = SlowStart(0.0, 10.0)
+    >>> [sum(slow_start.admits(t) for _ in range(1000)) for t in (1.0, 5.0, 10.0)]
     [100, 500, 1000]
     """
 
@@ -24,6 +26,6 @@ class Ramp:
         return now - self.began_at >= self.seconds
 
     def admits(self, now: float) -> bool:
-        """Whether the decision at hand may see the pool; to be asked once for each."""
-        self._turn = (self._turn + GOLDEN) % 1.0
+        """Return whether the present decision may choose the pool. Call it once for each decision."""
+        self._turn = (self._turn + GOLDEN_RATIO) % 1.0
         return self._turn * self.seconds < now - self.began_at

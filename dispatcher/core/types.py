@@ -1,6 +1,6 @@
-"""The values that pass between router, policies and recorders. No behaviour lives here beyond validation.
+"""The values that pass between router, policies and recorders. They validate themselves and have no other behaviour.
 
-Times are seconds as `float` from an origin that the driver chooses; rates are services per second and server.
+Times are seconds as `float` from an origin that the caller chooses. Rates are services per second and server.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from dispatcher.core.fleet import Pool
 
 
-MOST_SERVERS = 100_000  # of one pool
+MAX_SERVERS = 100_000  # of one pool
 
 
 class Outcome(StrEnum):
-    """How a request ended. Only `OK` may teach a service rate."""
+    """How a request ended. A policy learns a service rate from `OK` only."""
 
     OK = "ok"
     FAILED = "failed"
@@ -29,7 +29,7 @@ class Outcome(StrEnum):
 
 
 class Phase(StrEnum):
-    """Why a pool was chosen: as a forced trial, or because it looked best."""
+    """Why a pool was chosen: as a forced trial, or because it had the best score."""
 
     EXPLORE = "explore"
     EXPLOIT = "exploit"
@@ -37,12 +37,13 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """What is known of a pool beforehand.
+    """The configured description of a pool.
 
-    id: its name, unique in the fleet. servers: c_i, parallel servers behind it. max_in_flight: requests that it may be
-    sent and not have finished, 0 for any number. guess: the initial estimate of its
-    service rate, per second and server. true_rate: the real one, where known; it serves SED and
-    regret, never a learner.
+    id: its name, unique in the fleet.
+    servers: c_i, the parallel servers behind it.
+    guess: the initial estimate of its service rate, per second and server.
+    true_rate: the real rate, if known. The policy SED and the regret use it; a learner never does.
+    max_in_flight: the most requests that may be in flight on it; 0 means no limit.
 
     >>> PoolSpec("small", guess=0)
     Traceback (most recent call last):
@@ -57,8 +58,8 @@ class PoolSpec:
     max_in_flight: int = 0
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.servers, int) and 1 <= self.servers <= MOST_SERVERS):
-            raise ConfigError(f"pool {self.id!r}: servers must be from 1 to {MOST_SERVERS:,}, not {self.servers}")
+        if not (isinstance(self.servers, int) and 1 <= self.servers <= MAX_SERVERS):
+            raise ConfigError(f"pool {self.id!r}: servers must be from 1 to {MAX_SERVERS:,}, not {self.servers}")
         if self.max_in_flight < 0:
             raise ConfigError(f"pool {self.id!r}: max_in_flight must be 0 (no limit) or more, not {self.max_in_flight}")
         for key, rate in (("guess", self.guess), ("true_rate", self.true_rate)):
@@ -68,7 +69,7 @@ class PoolSpec:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A pool joins (or comes back to) the fleet. slow_start: seconds over which its share of the traffic grows."""
+    """A pool joins the fleet, or comes back. slow_start: seconds over which its share of the traffic grows."""
 
     spec: PoolSpec
     slow_start: float = 0.0
@@ -76,7 +77,7 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A pool takes no more requests; those in flight on it go on."""
+    """A pool gets no more requests. Those in flight on it go on."""
 
     pool: str
 
@@ -86,7 +87,7 @@ Change = Added | Removed
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request, as a policy may know it. `context` is for policies that look at features; None otherwise."""
+    """One request, as a policy sees it. context: features of the request, for policies that use them."""
 
     number: int
     context: object = None
@@ -94,8 +95,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A policy's answer. Feedback is late, so what a policy wants to know then it writes here: `probability` with
-    which this pool was drawn, `memo` anything; the decision comes back to it inside the completion."""
+    """The choice of a policy for one request. It comes back to the policy inside the completion.
+
+    pool: the name of the chosen pool.
+    probability: with which the pool was drawn.
+    memo: whatever the policy needs when it learns the result; other requests come in between.
+    phase: why the pool was chosen.
+    """
 
     pool: str
     probability: float = 1.0
@@ -104,21 +110,23 @@ class Decision:
 
 
 class Ticket:
-    """One request's claim on a pool: opened by `Router.route`, closed once by `Router.complete`.
+    """One request's place at a pool: opened by `Router.route`, closed exactly once by `Router.complete`.
 
-    by: the policy that decided. found: how many requests were at the pool before it. timing_discarded: its
-    end does not show when the pool was done with it.
+    by: the policy that decided.
+    in_flight_before: the requests that were in flight at the pool when this one joined.
+    timing_discarded: the end of the request does not show when the pool was done with it.
     """
 
-    __slots__ = ("by", "decision", "found", "is_open", "job", "pool", "routed_at", "timing_discarded")
+    __slots__ = ("by", "decision", "in_flight_before", "is_open", "job", "pool", "routed_at", "timing_discarded")
 
     def __init__(self, job: Job, decision: Decision, routed_at: float, pool: Pool, by: object = None) -> None:
         self.job = job
         self.decision = decision
         self.routed_at = routed_at
-        self.pool = pool  # the very instance that was counted up, so that it is the one counted down
+        # The instance, not the name: the pool that was counted up is the one that is counted down.
+        self.pool = pool
         self.by = by
-        self.found = pool.in_flight
+        self.in_flight_before = pool.in_flight
         self.is_open = True
         self.timing_discarded = False
 
@@ -136,10 +144,14 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a pool said of itself with an answer; None for what it did not say.
+    """What a pool reported about itself with a response. None stands for what it did not report.
 
-    at: when it did. queue_depth: requests left there. served, busy: services done and seconds of them, since it began;
-    of all servers together. utilization: share of its servers at work. rps: requests a second that it serves.
+    at: when the report arrived.
+    queue_depth: requests that remain at the pool.
+    served: services since the pool started, of all its servers.
+    busy: seconds that these services took in all.
+    utilization: the share of its servers that work.
+    rps: requests per second that it serves.
     """
 
     at: float
@@ -152,12 +164,15 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The end of a ticket.
+    """The end of a request at its pool.
 
-    service_time: seconds of work, None where it is not known or must not teach. accepted: whether the pool took the
-    request; None if that is not known. retry_after: seconds for which one that did not asked to be left alone.
+    service_time: seconds of work; None if unknown, or if nothing may be learned from it.
+    outcome: how the request ended.
+    report: what the pool reported about itself.
+    accepted: whether the pool took the request; None if this is unknown.
+    retry_after: seconds for which a pool that rejected the request asked to get no other one.
     teaches: the time in flight is the pool's own work on a request that it served.
-    first_byte_at: when the head of the pool's response arrived; None if none arrived, and in simulations.
+    first_byte_at: when the headers of the response arrived; None without a response and in simulations.
     """
 
     ticket: Ticket

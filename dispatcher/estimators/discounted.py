@@ -1,9 +1,9 @@
-"""The discounted mean: each observation makes all older ones count less; for rates that change.
+"""The discounted mean, for rates that change: each observation reduces the weight of all older ones.
 
-S ← γ S + x, N ← γ N + 1, μ̂ = N / S. Symbols: γ -> `factor`, N -> `weight`, S -> `total`. N never exceeds 1/(1 − γ),
-so with LASED choose γ with 1/(1 − γ) well above its n0, or it explores for ever. The interval rests on the number of
-equal observations with the same variance, (Σ w)²/Σ w². Time alone discounts nothing: a pool without traffic is
-believed as it was last seen.
+S ← γ S + x, N ← γ N + 1, μ̂ = N/S. Symbols: γ -> `factor`, N -> `weight`, S -> `total`. N never exceeds 1/(1 − γ), and
+LASED refuses a γ for which that is below what it wants to observe. The interval rests on the number of equal
+observations with the same variance, (Σ w)²/Σ w². Time alone discounts nothing: the estimate of a pool without traffic
+stays as it is.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from dispatcher.estimators.mean import Mean
 
 
 class Discounted(Mean):
-    """Exponentially discounted mean; factor: γ in (0, 1).
+    """The exponentially discounted mean.
+
+    guess, prior_weight: as in `Mean`.
+    factor: γ, between 0 and 1.
 
     >>> mean = Discounted(guess=5.0, factor=0.5)
-    >>> mean.learn_one(0.1, now=0.0); mean.learn_one(0.4, now=1.0)
-    >>> round(mean.predict_one(1.0), 6), mean.weight, mean.observations
+    >>> mean.learn_one(0.1); mean.learn_one(0.4)
+    >>> round(1 / mean.rate, 6), mean.weight, mean.observations
     (0.3, 1.5, 2)
     """
 
@@ -28,9 +31,9 @@ class Discounted(Mean):
             raise ConfigError(f"the factor of a discounted mean must be between 0 and 1, not {factor:g}")
         super().__init__(guess, prior_weight)
         self.factor = factor
-        self._squares = prior_weight
+        self._squares = prior_weight  # Σ w²
 
-    def learn_one(self, x: float, now: float) -> None:
+    def learn_one(self, x: float) -> None:
         self.weight = self.factor * self.weight + 1
         self.total = self.factor * self.total + x
         self._squares = self.factor**2 * self._squares + 1
@@ -45,9 +48,9 @@ class Discounted(Mean):
         self._squares = weight
 
     @property
-    def most(self) -> float:
+    def max_weight(self) -> float:
         return 1 / (1 - self.factor)
 
     @property
-    def equals(self) -> float:
+    def effective_sample_size(self) -> float:
         return self.weight**2 / self._squares if self._squares else 0.0

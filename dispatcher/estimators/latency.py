@@ -1,18 +1,18 @@
-"""Medians of recent response times of one pool, by the number of requests in flight that each request found.
+"""Medians of recent response times of one pool, by the number of requests that were in flight before each request.
 
-Memory is bounded: it holds the last 16 response times at each count, and the 64 counts that were used last.
+Memory is bounded: the last 16 response times are kept for each of the 64 numbers that were used last.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 
-KEPT = 16  # response times at one count
-COUNTS = 64  # counts with response times
+MAX_TIMES_PER_COUNT = 16  # response times
+MAX_COUNTS = 64  # numbers of requests in flight
 
 
 class Latencies:
-    """Median response time as a function of the requests in flight.
+    """The median response time as a function of the requests in flight.
 
     >>> latencies = Latencies()
     >>> latencies.near(3)
@@ -23,33 +23,34 @@ class Latencies:
     (0.2, 0.2, 0.8)
     """
 
-    __slots__ = ("_at", "_medians")
+    __slots__ = ("_medians", "_times")
 
     def __init__(self) -> None:
-        self._at: OrderedDict[int, deque[float]] = OrderedDict()
-        self._medians: dict[int, float] = {}  # computed since the last change
+        self._times: OrderedDict[int, deque[float]] = OrderedDict()  # by count, the longest unused count first
+        self._medians: dict[int, float] = {}  # by count, where no response time was added since it was computed
 
-    def add(self, found: int, seconds: float) -> None:
-        """Add the response time of a request that found this many others in flight."""
-        times = self._at.get(found)
+    def add(self, in_flight: int, seconds: float) -> None:
+        """Add the response time of a request that joined when this many others were in flight."""
+        times = self._times.get(in_flight)
         if times is None:
-            times = self._at[found] = deque(maxlen=KEPT)
-            if len(self._at) > COUNTS:
-                dropped, _ = self._at.popitem(last=False)
+            times = self._times[in_flight] = deque(maxlen=MAX_TIMES_PER_COUNT)
+            if len(self._times) > MAX_COUNTS:
+                dropped, _ = self._times.popitem(last=False)
                 self._medians.pop(dropped, None)
         else:
-            self._at.move_to_end(found)
+            self._times.move_to_end(in_flight)
         times.append(seconds)
-        self._medians.pop(found, None)
+        self._medians.pop(in_flight, None)
 
-    def near(self, count: int) -> float:
-        """The median at this count, or at the nearest one with data; 0 before the first response. Seconds."""
-        if count not in self._at:
-            if not self._at:
+    def near(self, in_flight: int) -> float:
+        """Return the median at this count, or at the nearest count with data, in seconds; 0 without any data."""
+        if in_flight not in self._times:
+            if not self._times:
                 return 0.0
-            count = min(self._at, key=lambda found: (abs(found - count), found))
-        median = self._medians.get(count)
+            wanted = in_flight
+            in_flight = min(self._times, key=lambda count: (abs(count - wanted), count))
+        median = self._medians.get(in_flight)
         if median is None:
-            times = sorted(self._at[count])
-            median = self._medians[count] = (times[(len(times) - 1) // 2] + times[len(times) // 2]) / 2
+            times = sorted(self._times[in_flight])
+            median = self._medians[in_flight] = (times[(len(times) - 1) // 2] + times[len(times) // 2]) / 2
         return median

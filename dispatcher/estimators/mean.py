@@ -1,20 +1,21 @@
-"""The plain mean of all observations; here of service times, whose inverse is the rate μ̂ = N / S. The other
-estimators derive from it: what policies read of one is `weight`, `total`, `rate` and `interval`.
+"""The plain mean of all observations, here of service times. Its inverse is the rate μ̂ = N/S.
 
-Symbols: N -> `weight`, S -> `total`. A prior of weight w around a guessed rate g starts at N = w, S = w / g.
-Interval: S is Gamma(N, 1/μ) for exponential services, so μ lies in G(N, ±z)/S with the Wilson-Hilferty quantile
-G(N, z) = N (1 − 1/(9N) + z/(3√N))³. For other service laws it is approximate: too wide if they vary less.
+The other estimators derive from it. A policy reads `weight`, `total`, `rate` and `interval`.
+
+Symbols: N -> `weight`, S -> `total`. A prior of weight w around a guessed rate g starts with N = w and S = w/g.
+Interval: for exponential services S is Gamma(N, 1/μ), so μ lies in G(N, ±z)/S. G is the Wilson-Hilferty quantile
+G(N, z) = N (1 − 1/(9N) + z/(3√N))³. For other service laws the interval is approximate: too wide if they vary less.
 """
 
 from __future__ import annotations
 
 import math
 
-Z95 = 1.959963984540054
+Z95 = 1.959963984540054  # the standard normal quantile of a two-sided 95 % interval
 
 
 def gamma_quantile(n: float, z: float) -> float:
-    """Wilson-Hilferty: the quantile of Gamma(n, 1) at standard normal quantile z, n > 0.
+    """Return the Wilson-Hilferty quantile of Gamma(n, 1), n > 0, at the standard normal quantile z.
 
     >>> round(gamma_quantile(100, 0.0), 3)
     99.667
@@ -24,16 +25,17 @@ def gamma_quantile(n: float, z: float) -> float:
 
 
 class Mean:
-    """Mean service time of one pool, read as a rate.
+    """The mean service time of one pool, read as a rate.
 
-    guess: the rate while nothing was observed. prior_weight: how many services the guess is worth.
+    guess: the rate before the first observation, per second.
+    prior_weight: how many services the guess is worth.
 
     >>> mean = Mean(guess=5.0)
     >>> mean.rate
     5.0
-    >>> mean.learn_one(0.1, now=0.0); mean.learn_one(0.3, now=1.0)
-    >>> mean.rate, mean.observations, mean.predict_one(1.0)
-    (5.0, 2, 0.2)
+    >>> mean.learn_one(0.1); mean.learn_one(0.3)
+    >>> round(mean.rate, 6), mean.observations
+    (5.0, 2)
     """
 
     __slots__ = ("guess", "observations", "total", "weight")
@@ -44,42 +46,40 @@ class Mean:
         self.total = prior_weight / guess
         self.observations = 0
 
-    def learn_one(self, x: float, now: float) -> None:
+    def learn_one(self, x: float) -> None:
+        """Count one observation. x: seconds."""
         self.weight += 1
         self.total += x
         self.observations += 1
 
     def fade(self, factor: float) -> None:
-        """Multiply the weight of all that was observed so far. The mean stays the same."""
+        """Multiply the weight of all observations so far. The mean stays the same."""
         self.weight *= factor
         self.total *= factor
 
     def restore(self, weight: float, total: float, observations: float) -> None:
-        """Go on from what another life has seen, as one observation of this weight."""
+        """Continue from saved sums, as if they were one observation of this weight."""
         self.weight, self.total, self.observations = weight, total, int(observations)
-
-    def predict_one(self, now: float) -> float:
-        return self.total / self.weight if self.weight else 1 / self.guess
 
     @property
     def rate(self) -> float:
-        """N / S; the guess while there is nothing to divide."""
+        """N/S, or the guess before the first observation."""
         return self.weight / self.total if self.total > 0 else self.guess
 
     @property
-    def most(self) -> float:
-        """The largest weight that it can come to without a prior."""
+    def max_weight(self) -> float:
+        """The largest weight that the estimator can reach without a prior."""
         return math.inf
 
     @property
-    def equals(self) -> float:
-        """How many equally weighted observations would be worth as much."""
+    def effective_sample_size(self) -> float:
+        """The number of equally weighted observations that would be worth as much."""
         return self.weight
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % bounds of the rate: (0, inf) while less is known than one observation tells."""
-        n = self.equals
+        """The 95 % bounds of the rate: (0, inf) while the estimator has less than one observation."""
+        n = self.effective_sample_size
         if self.total <= 0 or n < 1:
             return 0.0, math.inf
         mean = self.total / self.weight

@@ -1,4 +1,4 @@
-"""From a name, as typed in a policy's options, to an estimator: `mean`, `discounted:factor=0.99`, `window:size=100`."""
+"""Makes an estimator from the text in a policy's options: `mean`, `discounted:factor=0.99`, `window:size=100`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ Maker = Callable[[float, float], Mean]
 
 
 def maker(text: str) -> Maker:
-    """Makes estimators of this name, called with (guess, prior_weight). Raises ConfigError with one clear line.
+    """Return a function of (guess, prior_weight) that makes estimators of this kind.
+
+    Raises ConfigError if the text names no estimator or no option of it.
 
     >>> maker("window:size=50")(5.0, 0.0).rate
     5.0

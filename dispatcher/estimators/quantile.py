@@ -7,7 +7,10 @@ from collections import deque
 
 
 class RecentQuantile:
-    """The q-quantile of the last `size` observations: the value of rank ⌊q (n − 1)⌋ among n, counted from 0.
+    """The q-quantile of the last observations: the value of rank ⌊q (n − 1)⌋ among n, counted from 0.
+
+    q: from 0 to 1.
+    size: the number of observations that are kept.
 
     >>> recent = RecentQuantile(q=0.5, size=3)
     >>> recent.value
@@ -32,5 +35,5 @@ class RecentQuantile:
 
     @property
     def value(self) -> int:
-        """0 before the first observation."""
+        """The quantile; 0 before the first observation."""
         return self._sorted[int(self.q * (len(self._sorted) - 1))] if self._sorted else 0

@@ -1,4 +1,4 @@
-"""Estimates how fast a pool is and up to how many requests in flight it keeps up.
+"""Estimates how fast a pool is, and up to how many requests in flight it keeps up.
 
 The model has two numbers. A request takes `service_seconds` (s) while at most `capacity` (c) requests are in flight.
 With n > c requests in flight the pool completes c/s requests per second, so a request takes s n/c seconds. A pool of
@@ -6,12 +6,13 @@ c servers, a pool that shares c processors and a pool without any limit (c large
 integer.
 
 Two likelihoods are added. Departures with n in flight are Poisson with rate min(n, c)/s. The response time of a request
-that found q in flight has mean s x_q and a variance proportional to v_q, with x_q = max(1, (q + 1)/c) and
+that joined q others has mean s x_q and a variance proportional to v_q, with x_q = max(1, (q + 1)/c) and
 v_q = 1 + (q + 1 − c)⁺/c². The first is right for shared pools, the second for FCFS pools of any service law.
 
-Symbols: T_n -> `seconds_with[n]`, K_n -> `departures_from[n]`, G_q, Y_q and Z_q -> `found[q]`, `response_sum[q]` and
-`response_squares[q]`, N -> `observations`, s0 -> `usual_seconds`, κ -> `PRIOR_WEIGHT`. Source: the rule is our own, see
-docs/curve.md.
+Symbols: T_n -> `seconds_with[n]`, K_n -> `departures_from[n]`, G_q, Y_q and Z_q -> `response_weight[q]`,
+`response_sum[q]` and `response_squares[q]`, N -> `observations`, s0 -> `usual_seconds`, κ -> `PRIOR_WEIGHT`.
+
+Source: the rule is our own, see docs/curve.md.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.core.estimate import CapacityEstimate
 from dispatcher.core.types import Interval
 from dispatcher.estimators.mean import Z95, gamma_quantile
 
@@ -33,22 +35,28 @@ Floats = NDArray[np.float64]
 CAPACITIES = [2 ** (step / 2) for step in range(21)]  # the values that c may take, 1 to 1024
 GRID = np.array(CAPACITIES)
 PRIOR_WEIGHT = 2.0  # κ: the number of responses that the usual service time is worth
-LIKELIHOOD_BAND = 1.0  # log likelihood that the largest c may lack to the likeliest one
-COUNTS_AHEAD = 2  # beyond the largest count seen the pool is assumed to keep up for so many requests more
+LIKELIHOOD_BAND = 1.0  # how far the log likelihood of the chosen c may be below the largest one
+COUNTS_AHEAD = 2  # c may exceed the largest number in flight so far by this many requests
 REFIT_SHARE = 1 / 32  # a new fit is due after this share of the observations
-LEAST_VARIANCE = 1e-6  # of the second moment; it keeps the likelihood of constant response times finite
-FEW = 64  # requests in flight up to which each new largest count brings a fit
-MOST_COUNTS = 4096  # larger counts share the last place, which bounds memory and time
-SUMS = ("seconds_with", "departures_from", "found", "response_sum", "response_squares")
-HALF_CHI_SQUARE_95 = 1.92  # 95 % point of χ² with one degree of freedom, halved
+MIN_VARIANCE_SHARE = 1e-6  # of the second moment; it keeps the likelihood of constant response times finite
+FIT_EACH_UP_TO = 64  # requests in flight; up to here each new largest number causes a fit
+MAX_COUNTS = 4096  # larger numbers in flight share the last element, which bounds memory and time
+SUMS = {  # the name of each sum in the state file, and its attribute
+    "seconds_with": "seconds_with",
+    "departures_from": "departures_from",
+    "found": "response_weight",
+    "response_sum": "response_sum",
+    "response_squares": "response_squares",
+}
+HALF_CHI_SQUARE_95 = 1.92  # half of the 95 % point of χ² with one degree of freedom
 
 
 @functools.cache
 def _tables(counts: int) -> Floats:
-    """Functions of capacity c and count n; shape (6, 21, counts), c along the second axis and n along the last.
+    """Return six functions of capacity c and number in flight n.
 
-    They are, with x the slowdown and v the relative variance of a request that found n: min(n, c), its logarithm, 1/v,
-    x/v, x²/v and log v.
+    With x the slowdown and v the relative variance of a request that joined n others, the functions are: min(n, c), its
+    logarithm, 1/v, x/v, x²/v and log v. The shape is (6, 21, counts): c along the second axis, n along the last one.
     """
     n, c = np.arange(counts, dtype=float), GRID[:, None]
     busy = np.minimum(n, c)
@@ -67,9 +75,10 @@ def _tables(counts: int) -> Floats:
 
 
 class Profile(NamedTuple):
-    """The fit for each allowed capacity: arrays of one shape.
+    """The fit for each allowed capacity, as arrays of one shape.
 
-    log_likelihood: up to a constant. residual: sum of squares of the response times around their means, over v_q.
+    log_likelihood: up to a constant.
+    residual: the sum of squares of the response times around their means, divided by v_q.
     """
 
     capacity: Floats
@@ -78,49 +87,23 @@ class Profile(NamedTuple):
     residual: Floats
 
 
-class CapacityEstimate:
-    """What is known of one pool, with 95 % intervals.
-
-    service_seconds: s. capacity: c. throughput: c/s, requests per second. The bounds cover all capacities whose log
-    likelihood is within 1.92 of the best; for s a gamma law is used. rate, interval: 1/s and its bounds, as for every
-    learner.
-    """
-
-    __slots__ = ("capacity", "observations", "service_seconds", "throughput")
-
-    def __init__(
-        self, observations: float, service_seconds: Interval, capacity: Interval, throughput: Interval
-    ) -> None:
-        self.observations = observations
-        self.service_seconds = service_seconds
-        self.capacity = capacity
-        self.throughput = throughput
-
-    @property
-    def rate(self) -> float:
-        return 1 / self.service_seconds.value
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        low, high = self.service_seconds.low, self.service_seconds.high
-        return 1 / high, 1 / low if low > 0 else math.inf
-
-
 def _rows(largest: int) -> int:
-    """The number of capacities that a largest count allows."""
+    """Return the number of capacities that are allowed with this largest number in flight."""
     return bisect_left(CAPACITIES, largest + COUNTS_AHEAD)
 
 
 class ThroughputCurve:
-    """The sums and the fitted curve of one pool. Sums may be weighted; `weight` is the weight of an event of now.
+    """The sums and the fitted curve of one pool.
 
-    usual_seconds: the service time of a pool of which nothing is known. servers: a capacity that is allowed from the
-    start, for a pool whose servers are known.
+    The sums may be weighted. The parameter `weight` of the methods is the weight of an event that happens now.
+
+    usual_seconds: the service time to assume before the first response.
+    servers: a capacity that is allowed from the start, for a pool whose servers are known.
 
     >>> curve = ThroughputCurve(usual_seconds=1.0)
     >>> for _ in range(20):
     ...     curve.spend(1, 0.1, weight=1.0)
-    ...     curve.complete(in_flight=1, found=0, response_seconds=0.1, weight=1.0)
+    ...     curve.complete(in_flight=1, joined=0, response_seconds=0.1, weight=1.0)
     >>> curve.fit(weight=1.0, usual_seconds=0.1)
     >>> round(curve.service_seconds, 6)
     0.1
@@ -131,10 +114,10 @@ class ThroughputCurve:
         "departed",
         "departures_from",
         "fitted",
-        "found",
         "largest",
         "response_squares",
         "response_sum",
+        "response_weight",
         "responses",
         "seconds_with",
         "servers",
@@ -144,17 +127,17 @@ class ThroughputCurve:
 
     def __init__(self, usual_seconds: float, servers: int = 1) -> None:
         self.servers = servers
-        self.responses = 0  # counted alike, however old they are, and kept when the sums are cleared
+        self.responses = 0  # all have the same weight, and the number is kept when the sums are cleared
         self.clear(usual_seconds)
 
     def __repr__(self) -> str:
         return f"<ThroughputCurve {self.service_seconds:.4g} s up to {self.capacity:.4g} in flight>"
 
     def clear(self, usual_seconds: float) -> None:
-        """Forget everything."""
+        """Drop all sums."""
         self.seconds_with = [0.0, 0.0]
         self.departures_from = [0.0, 0.0]
-        self.found = [0.0, 0.0]
+        self.response_weight = [0.0, 0.0]
         self.response_sum = [0.0, 0.0]
         self.response_squares = [0.0, 0.0]
         self.departed = 0.0  # the sum of departures_from
@@ -165,90 +148,104 @@ class ThroughputCurve:
         self.capacity = float(self.servers)
 
     def observations(self, weight: float) -> float:
-        """N: the responses that are remembered, older ones counting less."""
+        """Return N, the number of responses; older ones count less."""
         return self.departed / weight
 
     def join(self, in_flight: int) -> bool:
-        """A request has joined, and makes `in_flight`. Returns whether there were never so many before.
+        """Count a request that has joined, and return whether a new fit is due because of a new largest number.
 
-        Beyond `FEW` only the counts that allow a larger capacity are reported, since each of them costs a fit.
+        Above `FIT_EACH_UP_TO` this is so only if the number allows a larger capacity, because each fit takes time.
+        in_flight: the requests in flight, with this one.
         """
         self.unfitted += 1
         if in_flight <= self.largest:
             return False
-        before = self.largest
-        self._reach(in_flight)
-        return in_flight <= FEW or _rows(in_flight) > _rows(before)
+        largest_before = self.largest
+        self._extend(in_flight)
+        return in_flight <= FIT_EACH_UP_TO or _rows(in_flight) > _rows(largest_before)
 
-    def _reach(self, in_flight: int) -> None:
-        """Make room for the sums of this count."""
+    def _extend(self, in_flight: int) -> None:
+        """Extend the lists so that they hold the sums for this number in flight."""
         self.largest = in_flight
-        missing = min(in_flight + 1, MOST_COUNTS) - len(self.found)
+        missing = min(in_flight + 1, MAX_COUNTS) - len(self.response_weight)
         if missing > 0:
             for sums in self._sums():
                 sums.extend([0.0] * missing)
 
     def spend(self, in_flight: int, seconds: float, weight: float) -> None:
-        """The pool had so many requests in flight for so many seconds."""
+        """Count seconds in which the pool had this many requests in flight."""
         if in_flight > self.largest:
-            self._reach(in_flight)
-        self.seconds_with[min(in_flight, MOST_COUNTS - 1)] += weight * seconds
+            self._extend(in_flight)
+        self.seconds_with[min(in_flight, MAX_COUNTS - 1)] += weight * seconds
 
-    def complete(self, in_flight: int, found: int, response_seconds: float, weight: float) -> None:
-        """A request has ended. in_flight: with it. found: the requests in flight when it joined."""
-        most = max(in_flight, found + 1)
+    def complete(self, in_flight: int, joined: int, response_seconds: float, weight: float) -> None:
+        """Count a request that has ended.
+
+        in_flight: the requests in flight before it ended, with this one.
+        joined: the requests in flight when it joined, without this one.
+        """
+        most = max(in_flight, joined + 1)
         if most > self.largest:
-            self._reach(most)
-        in_flight, found = min(in_flight, MOST_COUNTS - 1), min(found, MOST_COUNTS - 1)
+            self._extend(most)
+        in_flight, joined = min(in_flight, MAX_COUNTS - 1), min(joined, MAX_COUNTS - 1)
         self.departures_from[in_flight] += weight
         self.departed += weight
-        self.found[found] += weight
-        self.response_sum[found] += weight * response_seconds
-        self.response_squares[found] += weight * response_seconds * response_seconds
+        self.response_weight[joined] += weight
+        self.response_sum[joined] += weight * response_seconds
+        self.response_squares[joined] += weight * response_seconds * response_seconds
         self.responses += 1
         self.unfitted += 1
 
     def scale(self, factor: float) -> None:
-        """Multiply all sums, for weights that have grown large."""
+        """Multiply all sums by a factor. This is needed when the weights have grown large."""
         for sums in self._sums():
             sums[:] = [factor * value for value in sums]
         self.departed *= factor
 
     def _sums(self) -> tuple[list[float], ...]:
-        """In the order of `SUMS`."""
-        return self.seconds_with, self.departures_from, self.found, self.response_sum, self.response_squares
+        """Return the sums in the order of `SUMS`."""
+        return self.seconds_with, self.departures_from, self.response_weight, self.response_sum, self.response_squares
 
     @property
     def work(self) -> float:
-        """Seconds of work: each second counts for every request that is worked on."""
+        """The seconds of work; a second counts once for each request that the pool works on."""
         return sum(seconds * min(n, self.capacity) for n, seconds in enumerate(self.seconds_with))
 
     def dump(self, weight: float) -> dict[str, list[float]]:
-        """The sums in units of an event of now, for `load`; capacity and number of responses as lists of one."""
-        sums = {name: [value / weight for value in getattr(self, name)] for name in SUMS}
+        """Return the sums for `load`, in units of an event that happens now.
+
+        Capacity and number of responses are lists of one element.
+        """
+        sums = {key: [value / weight for value in getattr(self, name)] for key, name in SUMS.items()}
         return {"capacity": [self.capacity], "responses": [self.responses], **sums}
 
     def load(self, dumped: Mapping[str, Sequence[float]], weight: float) -> None:
-        """Take over what `dump` gave. Raises ValueError if it cannot be such sums; nothing is changed then."""
-        missing = [name for name in ("capacity", "responses", *SUMS) if not dumped.get(name)]
+        """Take over what `dump` returned.
+
+        Raises ValueError if these cannot be such sums; nothing has changed then.
+        """
+        missing = [key for key in ("capacity", "responses", *SUMS) if not dumped.get(key)]
         if missing:
             raise ValueError(f"{missing[0]} is missing")
-        lists = [[weight * value for value in dumped[name]] for name in SUMS]
-        if len({len(values) for values in lists}) != 1 or not 2 <= len(lists[0]) <= MOST_COUNTS:
-            raise ValueError(f"its sums must have one length, from 2 to {MOST_COUNTS}")
-        for name, values in zip(SUMS, lists, strict=True):
+        lists = [[weight * value for value in dumped[key]] for key in SUMS]
+        if len({len(values) for values in lists}) != 1 or not 2 <= len(lists[0]) <= MAX_COUNTS:
+            raise ValueError(f"its sums must have one length, from 2 to {MAX_COUNTS}")
+        for name, values in zip(SUMS.values(), lists, strict=True):
             setattr(self, name, values)
         self.departed = sum(self.departures_from)
-        self.largest = len(self.found) - 1
+        self.largest = len(self.response_weight) - 1
         self.capacity = max(1.0, dumped["capacity"][0])
         self.responses = int(dumped["responses"][0])
 
     def is_fit_due(self, weight: float) -> bool:
-        """Whether enough has been added since the last fit."""
+        """Return whether enough has been counted since the last fit."""
         return self.unfitted * weight >= REFIT_SHARE * self.departed
 
     def fit(self, weight: float, usual_seconds: float) -> None:
-        """Set `service_seconds` and `capacity`: the largest capacity that is nearly as likely as the likeliest one."""
+        """Set `service_seconds` and `capacity`: the largest capacity that is nearly as likely as the likeliest one.
+
+        usual_seconds: the service time of the prior.
+        """
         self.unfitted = 0
         self.fitted = profile = self.profile(weight, usual_seconds)
         likelihoods = profile.log_likelihood.tolist()
@@ -258,8 +255,8 @@ class ThroughputCurve:
         self.service_seconds = float(profile.service_seconds[chosen])
 
     def profile(self, weight: float, usual_seconds: float) -> Profile:
-        """The service time and the log likelihood for each capacity that the counts seen allow."""
-        n, size = self.departed / weight, len(self.found)
+        """Return the service time and the log likelihood for each capacity that is allowed so far."""
+        n, size = self.departed / weight, len(self.response_weight)
         prior = PRIOR_WEIGHT * usual_seconds
         most = max(min(self.largest + COUNTS_AHEAD, 1 + n), self.servers)
         rows = min(bisect_left(CAPACITIES, most) + 1, len(CAPACITIES))
@@ -269,8 +266,8 @@ class ThroughputCurve:
                 self.departures_from,
                 self.response_squares,
                 self.response_sum,
-                self.found,
-                self.found,
+                self.response_weight,
+                self.response_weight,
             )
         )
         tables = _tables(1 << (size - 1).bit_length())[:, :rows, :size]
@@ -278,32 +275,32 @@ class ThroughputCurve:
 
         work += prior
         second += prior * usual_seconds
-        residual = np.maximum(second - (mixed + prior) ** 2 / (norm + PRIOR_WEIGHT), LEAST_VARIANCE * second)
+        residual = np.maximum(second - (mixed + prior) ** 2 / (norm + PRIOR_WEIGHT), MIN_VARIANCE_SHARE * second)
         likelihood = log_busy - log_variance / 2 - (n + PRIOR_WEIGHT) * np.log(work * np.sqrt(residual))
         return Profile(GRID[:rows], work / (n + PRIOR_WEIGHT), likelihood, residual)
 
     def variation(self, weight: float) -> float:
-        """The squared coefficient of variation of the service times, as of the last fit; 1 before the first."""
+        """Return the squared coefficient of variation of the service times at the last fit; 1 before the first one."""
         if self.fitted is None:
             return 1.0
         residual = float(self.fitted.residual[CAPACITIES.index(self.capacity)])
         return residual / (self.departed / weight + PRIOR_WEIGHT) / self.service_seconds**2
 
     def estimate(self, weight: float) -> CapacityEstimate:
-        """The fitted values with 95 % intervals; (0, inf) while less than one response is remembered."""
+        """Return the fitted values with 95 % intervals; (0, inf) while there is less than one response."""
         n, s, c, profile = self.departed / weight, self.service_seconds, self.capacity, self.fitted
         unknown = CapacityEstimate(self.responses, *(Interval(value, 0.0, math.inf) for value in (s, c, c / s)))
         if n < 1 or profile is None:
             return unknown
         columns = (profile.capacity, profile.service_seconds, profile.log_likelihood, profile.residual)
-        every = list(zip(*(column.tolist() for column in columns), strict=True))
-        enough = max(likelihood for _, _, likelihood, _ in every) - HALF_CHI_SQUARE_95
-        likely = [row for row in every if row[2] >= enough] + [(c, s, enough, 0.0)]
+        rows = list(zip(*(column.tolist() for column in columns), strict=True))
+        enough = max(likelihood for _, _, likelihood, _ in rows) - HALF_CHI_SQUARE_95
+        likely = [row for row in rows if row[2] >= enough] + [(c, s, enough, 0.0)]
         variation = max(residual / seconds**2 for _, seconds, _, residual in likely) / (n + PRIOR_WEIGHT)
-        equals = n / max(1.0, variation)  # exponential responses that would determine s as precisely
-        if equals < 1:
+        sample_size = n / max(1.0, variation)  # exponential responses that would determine s as precisely
+        if sample_size < 1:
             return unknown
-        down, up = gamma_quantile(equals, -Z95) / equals, gamma_quantile(equals, Z95) / equals
+        down, up = gamma_quantile(sample_size, -Z95) / sample_size, gamma_quantile(sample_size, Z95) / sample_size
         throughputs = [capacity / seconds for capacity, seconds, _, _ in likely]
         slowest = max(row[1] for row in likely) / down if down > 0 else math.inf
         return CapacityEstimate(

@@ -1,7 +1,7 @@
-"""Who is on the client's side of a connection, and what pools are told of it. PURE.
+"""The address of a client, and the header fields that report it to pools (X-Forwarded-*, Forwarded). PURE.
 
-From a peer that is not trusted, whatever it says about where a request came from is replaced; a trusted one (another
-proxy of ours) is believed and added to (RFC 7239 section 5).
+What a client says about the origin of a request is replaced, unless the client is trusted (another proxy of the same
+operator). A trusted client's fields are kept and added to (RFC 7239 section 5).
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ _MASKED = frozenset(name.replace(b"-", b"_") for name in ORIGIN)
 
 
 class Peer:
-    """address: without port, empty for a Unix socket. port: 0 where there is none. scheme: b"http" or b"https".
+    """The client's side of a connection.
+
+    address: without port; empty for a Unix socket.
+    port: 0 if there is none.
+    scheme: b"http" or b"https".
+    trusted: networks of trusted clients.
 
     >>> print(Peer("::1", 50, b"http").fields([], b"a:80").decode(), end="")  # doctest: +NORMALIZE_WHITESPACE
     X-Forwarded-For: ::1
@@ -29,7 +34,7 @@ class Peer:
     __slots__ = ("_fixed", "_node", "address", "scheme", "trusted")
 
     def __init__(self, address: str, port: int, scheme: bytes, trusted: Networks = ()) -> None:
-        address = address.partition("%")[0]  # the zone of a link-local address means nothing elsewhere
+        address = address.partition("%")[0]  # the zone of a link-local address has no meaning on another machine
         self.address = address.encode()
         self.scheme = scheme
         self.trusted = _within(address, trusted)
@@ -40,26 +45,30 @@ class Peer:
     def __repr__(self) -> str:
         return f"<Peer {self.address.decode() or 'local'}{', trusted' * self.trusted}>"
 
-    def fields(self, said: list[tuple[bytes, bytes]], host: bytes) -> bytes:
-        """The lines for the pool. said: what the request itself told, as (lower-case name, value)."""
+    def fields(self, origin: list[tuple[bytes, bytes]], host: bytes) -> bytes:
+        """Return the header lines for the pool.
+
+        origin: the request's own fields about its origin, as (lower-case name, value).
+        host: the authority that the request is for.
+        """
         hop = b'for=%b;host="%b";proto=%b' % (self._node, host, self.scheme)
-        if not said or not self.trusted:
+        if not origin or not self.trusted:
             if not host:
                 return b"%bForwarded: for=%b;proto=%b\r\n" % (self._fixed, self._node, self.scheme)
             return b"%bX-Forwarded-Host: %b\r\nForwarded: %b\r\n" % (self._fixed, host, hop)
-        told: dict[bytes, bytes] = {}
-        for name, value in said:
-            told[name] = told[name] + b", " + value if name in told else value
+        values: dict[bytes, bytes] = {}
+        for name, value in origin:
+            values[name] = values[name] + b", " + value if name in values else value
         lines = [
-            b"X-Forwarded-For: " + _added(told.get(FOR), self.address or b"unknown"),
-            b"X-Forwarded-Proto: " + told.get(PROTO, self.scheme),
-            b"X-Forwarded-Host: " + told.get(HOST, host),
-            b"Forwarded: " + _added(told.get(FORWARDED), hop),
+            b"X-Forwarded-For: " + _append(values.get(FOR), self.address or b"unknown"),
+            b"X-Forwarded-Proto: " + values.get(PROTO, self.scheme),
+            b"X-Forwarded-Host: " + values.get(HOST, host),
+            b"Forwarded: " + _append(values.get(FORWARDED), hop),
         ]
         return b"\r\n".join(lines) + b"\r\n"
 
 
-def _added(before: bytes | None, last: bytes) -> bytes:
+def _append(before: bytes | None, last: bytes) -> bytes:
     return last if not before else before + b", " + last
 
 
@@ -73,6 +82,8 @@ def _within(address: str, networks: Networks) -> bool:
 
 
 def tells_origin(name: bytes) -> bool:
-    """Whether a field of this lower-case name says where a request came from: also with underscores, which some servers
-    take for the same."""
+    """Return whether a field of this lower-case name reports the origin of a request.
+
+    Some servers treat underscores like hyphens, so such names count, too.
+    """
     return name in ORIGIN or (b"_" in name and name.replace(b"-", b"_") in _MASKED)

@@ -1,8 +1,8 @@
-"""Heads in, forwarded heads out. PURE: no sockets, no clock.
+"""Heads of requests: parses those of clients, and writes those for pools. PURE: no sockets, no clock.
 
-llhttp (by httptools) judges the syntax of every head; what it leaves open is checked here: the version as written,
-one valid Host, the form of the target, methods it does not list. Each forwarded head is written anew from the parsed
-fields: their names, order and bytes are kept, fields of one hop only are not (RFC 9110 section 7.6.1).
+llhttp (by httptools) checks the syntax of every head. This module checks the rest: the version as written, one valid
+Host, the form of the target, and methods that llhttp does not know. A forwarded head is written from the parsed fields.
+Their names, order and bytes are kept; fields for one hop are not (RFC 9110 section 7.6.1).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ KEPT = frozenset((b"host", b"content-length", b"via"))  # fields that no Connect
 NOTED = frozenset(
     b"host content-length transfer-encoding connection te via upgrade max-forwards server-timing"
     b" endpoint-load-metrics retry-after".split()
-)  # fields that say something to us
-OURS = HOP_BY_HOP | ORIGIN | {b"host", b"max-forwards", b"traceparent"}  # of a request, not to be passed as they are
+)  # fields that the dispatcher reads
+REWRITTEN = HOP_BY_HOP | ORIGIN | {b"host", b"max-forwards", b"traceparent"}  # are not forwarded as they are
 IDEMPOTENT = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"))
 LISTED = IDEMPOTENT | {b"POST", b"PATCH"}
-NAME = b"lased-dispatcher"  # in Via, where nothing else was chosen
+NAME = b"lased-dispatcher"  # in Via, unless another name is given
 VIA = b"Via: 1.%d %b\r\n\r\n"
 _LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([^ \r\n]*) HTTP/([0-9])\.([0-9])\r\n")
 _HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z\-._~!$&'()*+;=%]*)(?::[0-9]*)?")
@@ -39,7 +39,12 @@ VERSION = re.compile(rb"HTTP/([0-9])\.([0-9])")
 
 
 class Fields:
-    """What llhttp calls back on. noted: those with a meaning for us, under their lower-case names."""
+    """Collects the header fields that llhttp finds.
+
+    headers: all fields, as written.
+    noted: the fields that the dispatcher reads, under their lower-case names.
+    reason: the reason phrase of a response.
+    """
 
     __slots__ = ("headers", "noted", "reason")
 
@@ -60,10 +65,18 @@ class Fields:
 
 
 class Request:
-    """A parsed request head. length: of the body, a number or how it ends. minor: of the version HTTP/1.minor.
-    host: the authority it is for. connection: the tokens of its Connection fields, in lower case. trailers: the client
-    takes them. hops: of Max-Forwards, None without. passed: through whom it came, by Via. upgrade: the protocols that
-    it asks to go on with, None if it does not."""
+    """A parsed head of a request.
+
+    minor: of the version HTTP/1.minor.
+    host: the authority that it is for.
+    length: of the body, a number or how it ends.
+    connection: the tokens of its Connection fields, in lower case.
+    keep_alive: the client keeps the connection open.
+    trailers: the client accepts trailers.
+    hops: the value of Max-Forwards; None without it.
+    passed: the proxies that it came through, by Via.
+    upgrade: the protocols that it asks to switch to; None if it does not ask.
+    """
 
     __slots__ = (
         "connection",
@@ -99,11 +112,12 @@ class Request:
 
     @property
     def idempotent(self) -> bool:
-        """Whether serving it twice is harmless (RFC 9110 9.2.2)."""
+        """To serve it twice has the same effect as to serve it once (RFC 9110 9.2.2)."""
         return self.method in IDEMPOTENT
 
 
 def tokens(value: bytes) -> frozenset[bytes]:
+    """Return the elements of a comma-separated list, in lower case."""
     return frozenset(part.strip().lower() for part in value.split(b",") if part.strip())
 
 
@@ -118,7 +132,7 @@ def _request_line(raw: bytes) -> tuple[bytes, bytes, int]:
 
 
 def parse_request(raw: bytes, header_limit: int = 100) -> Request:
-    """A whole head into a Request. Raises BadRequest with the status to answer.
+    """Parse a whole head. Raises BadRequest with the status of the response.
 
     >>> parse_request(b"GET /a?b HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")
     <Request GET /a?b>
@@ -156,45 +170,45 @@ def parse_request(raw: bytes, header_limit: int = 100) -> Request:
         request.upgrade = None
     if hosts > 1 or (minor and not hosts) or (request.host and not _HOST.fullmatch(request.host)):
         raise BadRequest("there must be one valid Host field")
-    _settle_target(request)
+    _normalize_target(request)
     return request
 
 
 def _may_upgrade(request: Request) -> bool:
-    """Asked for properly, in HTTP/1.1, without a body; h2c is for one hop only, and not ours."""
-    wanted = tokens(request.upgrade or b"")
+    """The upgrade is asked for properly, in HTTP/1.1, without a body, and not to HTTP/2, which is for one hop only."""
+    protocols = tokens(request.upgrade or b"")
     return (
         b"upgrade" in request.connection
         and request.minor > 0
         and request.length == 0
-        and bool(wanted)
-        and not any(each.partition(b"/")[0] in (b"h2c", b"h2") for each in wanted)
+        and bool(protocols)
+        and not any(protocol.partition(b"/")[0] in (b"h2c", b"h2") for protocol in protocols)
     )
 
 
 def _llhttp_request(raw: bytes, method: bytes, minor: int) -> Fields:
     if method == b"CONNECT":
-        raise BadRequest("CONNECT is refused: this is no forward proxy", 405, "connect")
+        raise BadRequest("CONNECT is refused: this is not a forward proxy", 405, "connect")
     if method == b"TRACE":
-        raise BadRequest("TRACE is refused: it would show what was added on the way", 405, "trace")
+        raise BadRequest("TRACE is refused: it would show headers that proxies added", 405, "trace")
     if b"\x7f" in raw:
         raise BadRequest("a control character in the head")
     if minor > 1:
-        raw = raw.replace(b"HTTP/1.%d\r\n" % minor, b"HTTP/1.1\r\n", 1)  # a later minor version is 1.1 to us
-    if method not in LISTED:  # any token is a legal method (RFC 9110 9.1): llhttp judges the rest under a name it knows
+        raw = raw.replace(b"HTTP/1.%d\r\n" % minor, b"HTTP/1.1\r\n", 1)  # a later minor version is treated as 1.1
+    if method not in LISTED:  # every token is a legal method (RFC 9110 9.1), but llhttp knows these only
         raw = b"POST" + raw[len(method) :]
     fields = Fields()
     try:
         httptools.HttpRequestParser(fields).feed_data(raw)
     except httptools.HttpParserUpgrade:
-        pass  # Upgrade without a body: llhttp stops behind the head, as we do
+        pass  # llhttp stops after the head of a request with Upgrade and no body
     except httptools.HttpParserError as error:
         raise BadRequest(f"malformed request: {error}") from error
     return fields
 
 
-def _settle_target(request: Request) -> None:
-    """Bring the target to the form in which it is forwarded; an authority in it overrules Host (RFC 9112 3.2.2)."""
+def _normalize_target(request: Request) -> None:
+    """Put the target into the form that is forwarded. An authority in it overrides Host (RFC 9112 3.2.2)."""
     target = request.target
     if b"#" in target:
         raise BadRequest("a fragment in the target")
@@ -212,21 +226,22 @@ def _settle_target(request: Request) -> None:
 
 
 def forward_request(request: Request, peer: Peer, name: bytes = NAME, trace: bytes | None = None) -> bytes:
-    """The head for the pool.
+    """Return the head for the pool.
 
-    peer: who sends it, and so whether what it says of its origin is believed. name: ours in Via. trace: our
-    traceparent, in the place of the client's.
+    peer: the client. Only a trusted client's fields about the origin of the request are kept.
+    name: of this process, for Via.
+    trace: our traceparent, which replaces the client's.
     """
     dropped = request.connection - KEPT
-    said: Headers = []
+    origin: Headers = []
     parts = [request.method, b" ", request.target, b" HTTP/1.1\r\nHost: ", request.host or b"", b"\r\n"]
     for field, value in request.headers:
         key = field.lower()
         if key in dropped:
             continue
-        if key in OURS or b"_" in key:
+        if key in REWRITTEN or b"_" in key:
             if tells_origin(key):
-                said.append((key, value))
+                origin.append((key, value))
                 continue
             if key in HOP_BY_HOP or key == b"host" or (trace is not None and key == b"traceparent"):
                 continue
@@ -242,6 +257,6 @@ def forward_request(request: Request, peer: Peer, name: bytes = NAME, trace: byt
         parts.append(b"TE: trailers\r\nConnection: TE\r\n")
     if trace is not None:
         parts += (b"traceparent: ", trace, b"\r\n")
-    parts.append(peer.fields(said, request.host or b""))
+    parts.append(peer.fields(origin, request.host or b""))
     parts.append(VIA % (request.minor, name))
     return b"".join(parts)

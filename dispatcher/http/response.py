@@ -1,6 +1,6 @@
-"""Heads of answers: a pool's in, the client's out, and our own. PURE: no sockets, no clock.
+"""Heads of responses: parses those of pools, and writes those for clients. PURE: no sockets, no clock.
 
-As for requests, llhttp judges the syntax and what it leaves open is checked here.
+As for requests, llhttp checks the syntax. What it does not check is checked here.
 """
 
 from __future__ import annotations
@@ -17,19 +17,22 @@ from dispatcher.http.framing import Body
 from dispatcher.http.request import HOP_BY_HOP, KEPT, NAME, VERSION, VIA, Fields, Headers, tokens
 
 BODILESS = frozenset((204, 304))
-Set = frozenset[bytes]
-NOTHING: Set = frozenset()
+Fieldnames = frozenset[bytes]  # in lower case
 _REASON = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
-NOT_TRAILERS = (
-    frozenset(  # fields that frame or route a message, or let somebody in, may not come behind it (RFC 9110 6.5.1)
-        b"content-length transfer-encoding trailer host te connection content-encoding content-type content-range"
-        b" authorization set-cookie max-forwards cache-control expect range via".split()
-    )
+NOT_TRAILERS = frozenset(  # fields for framing, routing or authentication must not be trailers (RFC 9110 6.5.1)
+    b"content-length transfer-encoding trailer host te connection content-encoding content-type content-range"
+    b" authorization set-cookie max-forwards cache-control expect range via".split()
 )
 
 
 class Response:
-    """A parsed head of an answer. length: of the body, for this request's method."""
+    """A parsed head of a response.
+
+    length: of the body, a number or how it ends, for the method of the request.
+    connection: the tokens of its Connection fields, in lower case.
+    keep_alive: the pool keeps the connection open.
+    timing, load, retry_after: values of Server-Timing, endpoint-load-metrics and Retry-After; None without them.
+    """
 
     __slots__ = (
         "connection",
@@ -61,12 +64,12 @@ class Response:
 
 
 def parse_response(raw: bytes, method: bytes) -> Response:
-    """A whole head of an answer to a request of this method. Raises UpstreamProtocolError."""
+    """Parse the head of a response to a request of this method. Raises UpstreamProtocolError."""
     if b"\x7f" in raw:
-        raise UpstreamProtocolError("the pool's answer has a control character in its head")
+        raise UpstreamProtocolError("the pool's response has a control character in its head")
     version = VERSION.match(raw)
     if version is None or version[1] != b"1":
-        raise UpstreamProtocolError("the pool's answer is not HTTP/1.1")
+        raise UpstreamProtocolError("the pool's response is not HTTP/1.1")
     minor = min(int(version[2]), 1)
     if version[2] > b"1":
         raw = b"HTTP/1.1" + raw[8:]  # a later minor version is 1.1 to us (RFC 9110 2.5)
@@ -77,11 +80,11 @@ def parse_response(raw: bytes, method: bytes) -> Response:
     except httptools.HttpParserUpgrade:
         pass
     except httptools.HttpParserError as error:
-        raise UpstreamProtocolError(f"the pool's answer is malformed: {error}") from error
+        raise UpstreamProtocolError(f"the pool's response is malformed: {error}") from error
     if not _REASON.fullmatch(fields.reason):
-        raise UpstreamProtocolError("the pool's answer has a control character in its reason phrase")
+        raise UpstreamProtocolError("the pool's response has a control character in its reason phrase")
     if not 100 <= parser.get_status_code() <= 599:
-        raise UpstreamProtocolError(f"the pool's answer has no legal status: {parser.get_status_code()}")
+        raise UpstreamProtocolError(f"the pool's response has no legal status: {parser.get_status_code()}")
     response = Response(parser.get_status_code(), fields.reason, minor, fields.headers)
     length: int | Body | None = None
     for key, value in fields.noted:
@@ -89,7 +92,7 @@ def parse_response(raw: bytes, method: bytes) -> Response:
             length = int(value)
         elif key == b"transfer-encoding":
             if value.lower() != b"chunked" or not minor or length is Body.CHUNKED:
-                raise UpstreamProtocolError("the pool's answer has a transfer coding other than chunked")
+                raise UpstreamProtocolError("the pool's response has a transfer coding other than chunked")
             length = Body.CHUNKED
         elif key == b"connection":
             response.connection |= tokens(value)
@@ -114,18 +117,26 @@ def parse_response(raw: bytes, method: bytes) -> Response:
 
 
 def forward_response(
-    response: Response, minor: int, keep_alive: bool, name: bytes = NAME, date: bytes = b"", hidden: Set = NOTHING
+    response: Response,
+    minor: int,
+    keep_alive: bool,
+    name: bytes = NAME,
+    date: bytes = b"",
+    hidden: Fieldnames = frozenset(),
 ) -> bytes:
-    """The head for the client. A body of unknown length is said to come in chunks, unless the client is HTTP/1.0.
+    """Return the head for the client. It announces chunks if the length is unknown, unless the client is HTTP/1.0.
 
-    minor: the client's version. keep_alive: whether the client's connection stays open; an answer without length to
-    an HTTP/1.0 client is ended by closing it, which the caller must see to. date: for an answer that tells none (RFC
-    9110 6.6.1). hidden: fields, in small letters, that are not for the client.
+    minor: of the client's version HTTP/1.minor.
+    keep_alive: the client's connection stays open. The caller must close it after a response without length to an
+    HTTP/1.0 client.
+    name: of this process, for Via.
+    date: for a response without Date (RFC 9110 6.6.1).
+    hidden: fields that the client does not get.
     """
     parts = [b"HTTP/1.1 %d " % response.status, response.reason, b"\r\n"]
     dropped = HOP_BY_HOP | hidden | (response.connection - KEPT)
     connection = [b"close"] if not keep_alive else [b"keep-alive"] if minor == 0 else []
-    if response.status in (101, 426):  # it must say to what (RFC 9110 15.2.2, 15.5.22)
+    if response.status in (101, 426):  # Upgrade names the protocol (RFC 9110 15.2.2, 15.5.22)
         dropped -= {b"upgrade"}
         connection = [b"upgrade"] if response.status == 101 else [*connection, b"upgrade"]
     unframed = response.status == 204 or response.status < 200
@@ -147,7 +158,7 @@ def forward_response(
 
 
 def last_chunk(trailers: Sequence[bytes] = ()) -> bytes:
-    """The end of a chunked body, with those trailers that may stand there.
+    """Return the end of a chunked body, with those trailers that are allowed.
 
     >>> last_chunk([b"X-Sum: 1", b"Content-Length: 3"])
     b'0\\r\\nX-Sum: 1\\r\\n\\r\\n'
@@ -156,8 +167,8 @@ def last_chunk(trailers: Sequence[bytes] = ()) -> bytes:
     return b"".join((b"0\r\n", *(line + b"\r\n" for line in kept), b"\r\n"))
 
 
-def own_answer(status: int, text: str, date: bytes, keep_alive: bool, method: bytes = b"GET") -> bytes:
-    """An answer of the dispatcher's own, plain text."""
+def own_response(status: int, text: str, date: bytes, keep_alive: bool, method: bytes = b"GET") -> bytes:
+    """Return a plain text response of the dispatcher's own."""
     body = f"{text}\n".encode()
     head = (
         f"HTTP/1.1 {status} {REASONS.get(status, 'Error')}\r\nDate: {date.decode()}\r\n"
@@ -171,10 +182,10 @@ def own_answer(status: int, text: str, date: bytes, keep_alive: bool, method: by
     return head.encode() if method == b"HEAD" else head.encode() + body
 
 
-def service_time(timing: bytes | None) -> float | None:
-    """Seconds of `Server-Timing: service;dur=<ms>`; None where it is absent or no sane number.
+def parse_server_timing(timing: bytes | None) -> float | None:
+    """Return the seconds of `Server-Timing: service;dur=<ms>`; None if it is absent or malformed.
 
-    >>> service_time(b'db;dur=3, service;dur=12.5')
+    >>> parse_server_timing(b'db;dur=3, service;dur=12.5')
     0.0125
     """
     if timing is None:
@@ -190,14 +201,16 @@ def service_time(timing: bytes | None) -> float | None:
     return None
 
 
-def retry_after(value: bytes | None, now: float) -> float:
-    """Seconds of `Retry-After`, which tells a number of them or a date (RFC 9110 10.2.3); 0 without sense.
+def parse_retry_after(value: bytes | None, now: float) -> float:
+    """Return the seconds of `Retry-After`, a number or a date (RFC 9110 10.2.3); 0 if it is absent or malformed.
 
     now: seconds since 1970.
 
-    >>> retry_after(b"120", 0.0), retry_after(b"Thu, 01 Jan 1970 00:01:00 GMT", 50.0), retry_after(b"soon", 0.0)
-    (120.0, 10.0, 0.0)
-    >>> retry_after(b"Sun Nov  6 08:49:37 1994", 784111677.0)
+    >>> parse_retry_after(b"120", 0.0), parse_retry_after(b"soon", 0.0)
+    (120.0, 0.0)
+    >>> parse_retry_after(b"Thu, 01 Jan 1970 00:01:00 GMT", 50.0)
+    10.0
+    >>> parse_retry_after(b"Sun Nov  6 08:49:37 1994", 784111677.0)
     100.0
     """
     if value is None:
@@ -206,7 +219,7 @@ def retry_after(value: bytes | None, now: float) -> float:
         return float(value)
     try:
         date = parsedate_to_datetime(value.decode("ascii"))
-        if date.tzinfo is None:  # the old forms are of GMT, too (RFC 9110 5.6.7)
+        if date.tzinfo is None:  # the obsolete forms are in GMT, too (RFC 9110 5.6.7)
             date = date.replace(tzinfo=UTC)
         return max(0.0, date.timestamp() - now)
     except (ValueError, OverflowError):

@@ -1,1 +1,1 @@
-"""Learned state: on disk, and shared with other dispatchers through Redis."""
+"""Keeps learned state on disk, and shares it with other dispatchers through Redis."""

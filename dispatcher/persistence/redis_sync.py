@@ -1,15 +1,17 @@
-"""Shared learning: several dispatchers in front of the same pools tell each other what they have seen, through Redis.
+"""Shares what several dispatchers in front of the same pools have learned, through Redis.
 
-What is learned of a pool is a sum, (N_i, S_i). Each dispatcher keeps its own part of it in a field of its own, in a
-hash a pool, and writes the whole part each time: what counts is the larger of two, so writing it twice changes
-nothing. The sum of all fields is what the fleet knows. Each also remembers the fields of the others, and gives them
-back to a Redis that has lost its memory: nothing is gone while one dispatcher lives. Writing and reading are one
-script, a few times a second, in no request's way. While Redis cannot be reached, everybody goes on learning alone, and
-adds what came since when it can.
+What is learned about a pool is a sum, (N_i, S_i). There is one hash for each pool, with one field for each dispatcher.
+Each dispatcher writes its own part of the sum as a whole. Only an increase counts, so writing it twice changes nothing.
+The sum of all fields is what the fleet has learned.
 
-A pool's epoch is part of its hash's name: an operator who forgets a pool raises it, and every dispatcher that reads
-the new one begins anew. Fields of dispatchers that have gone stay, for what they saw is still true; beyond MOST_FIELDS
-those that were silent for long are folded into one, and one of them that comes back goes on under another name.
+Each dispatcher also keeps the fields of the others and restores them if Redis has lost its data. So nothing is lost
+while one dispatcher lives. Reading and writing are one script that runs a few times per second, beside the requests.
+While Redis cannot be reached, every dispatcher learns alone. It adds what it has learned when Redis is back.
+
+The epoch of a pool is a part of the name of its hash. An operator who resets a pool raises the epoch, and every
+dispatcher that reads the new epoch starts anew. The fields of dispatchers that have stopped remain, because their
+observations are still true. Beyond MAX_FIELDS fields, those of dispatchers that were silent for long are merged into
+one field. A dispatcher that returns after that continues under another name.
 """
 
 from __future__ import annotations
@@ -24,28 +26,29 @@ from typing import Any
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from dispatcher.core.policy import NOTHING_SEEN, Sharing, Sums
+from dispatcher.core.policy import NO_COUNTS, BasePolicy, LocalCounts
 from dispatcher.core.rng import stream
 from dispatcher.errors import ConfigError
 
 log = structlog.get_logger()
 
-EVERY = 0.25  # seconds between two looks
-PATIENCE = 1.0  # seconds for one
-LONGEST_PAUSE = 5.0  # seconds, while it fails
-MOST_FIELDS = 64  # of a pool's hash
-SILENT = 3600  # seconds after which a dispatcher may be folded
-FOLDED = "folded"
+INTERVAL_SECONDS = 0.25  # between two exchanges
+TIMEOUT_SECONDS = 1.0  # of one exchange
+MAX_PAUSE_SECONDS = 5.0  # between two exchanges while they fail
+MAX_FIELDS = 64  # of the hash of a pool
+SILENT_SECONDS = 3600  # after which the field of a dispatcher may be merged
+NAME_SECONDS = 30 * 86400  # for which the names of dispatchers are kept
 
-# ARGV: namespace, id, most fields, seconds of silence, {pool: {epoch, fields: {id: "N S count"}}}; epoch −1: not known.
-# Answers "folded", or {pool: {epoch, fields}}. Values are texts: Lua's JSON would cut numbers short.
+# ARGV: namespace, id, most fields, seconds of silence, {pool: {epoch, fields: {id: "N S count"}}}. An epoch of −1 means
+# that it is not known. The result is "folded" if the field of this id was merged, otherwise {pool: {epoch, fields}}.
+# The sums are texts, because the JSON library of Lua would round the numbers.
 _SCRIPT = """
 local space, id, most, silent = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local seen, folded, epochs = space .. ':seen', space .. ':folded', space .. ':epochs'
 if redis.call('SISMEMBER', folded, id) == 1 then return 'folded' end
 local now = tonumber(redis.call('TIME')[1])
 redis.call('ZADD', seen, now, id)
-redis.call('ZREMRANGEBYSCORE', seen, '-inf', now - REMEMBERED)
+redis.call('ZREMRANGEBYSCORE', seen, '-inf', now - NAME_SECONDS)
 local function parts(value)
   local a, b, c = string.match(value, '^(%S+) (%S+) (%S+)$')
   return tonumber(a), tonumber(b), tonumber(c)
@@ -84,7 +87,7 @@ for pool, row in pairs(cjson.decode(ARGV[5])) do
     end
     if #gone > 0 then
       redis.call('HSET', key, 'folded', string.format('%.17g %.17g %.17g', n, s, c))
-      redis.call('EXPIRE', folded, REMEMBERED)
+      redis.call('EXPIRE', folded, NAME_SECONDS)
       all = redis.call('HGETALL', key)
     end
   end
@@ -93,155 +96,183 @@ for pool, row in pairs(cjson.decode(ARGV[5])) do
   out[pool] = {epoch = epoch, fields = fields}
 end
 return cjson.encode(out)
-""".replace("REMEMBERED", str(30 * 86400))  # seconds for which names are known
+""".replace("NAME_SECONDS", str(NAME_SECONDS))
 
-Fields = dict[str, Sums]  # by dispatcher
+Fields = dict[str, LocalCounts]  # by dispatcher
 
 
 class SharedLearning:
-    """url: of Redis. space: the fleet's name in it. policy: the one in force now. forgotten: told of a pool that the
-    fleet begins anew with. Raises ConfigError without redis-py."""
+    """One dispatcher's connection to the shared counts.
+
+    url: the URL of Redis.
+    space: the name of the fleet, a prefix of all keys.
+    policy: a function that returns the policy that decides now.
+    forgotten: is called with the name of each pool that another dispatcher has reset.
+    Raises ConfigError if the URL is wrong or redis-py is not installed.
+    """
 
     def __init__(
-        self, url: str, space: str, policy: Callable[[], Any], registry: CollectorRegistry,
+        self,
+        url: str,
+        space: str,
+        policy: Callable[[], BasePolicy],
+        registry: CollectorRegistry,
         forgotten: Callable[[str], None] = lambda pool: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         try:
             from redis import asyncio as redis
         except ImportError as error:
             raise ConfigError("state_url needs the extra redis: pip install 'lased-dispatcher[redis]'") from error
         try:
-            self._redis = redis.Redis.from_url(url, socket_timeout=PATIENCE, socket_connect_timeout=PATIENCE)
+            self._redis = redis.Redis.from_url(
+                url, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=TIMEOUT_SECONDS
+            )
         except (ValueError, TypeError) as error:
             raise ConfigError("state_url is no URL of a Redis, as in redis://127.0.0.1:6379/0") from error
         self._script = self._redis.register_script(_SCRIPT)
         self._space, self._policy, self._forgotten = space, policy, forgotten
-        self._dice = stream(secrets.randbits(32), "pauses")
+        self._rng = stream(secrets.randbits(32), "pauses")
         self._id = secrets.token_hex(8)
-        self._base: Fields = {}  # by pool: what of ours is in others' fields already, since we changed our name
-        self._told: Fields = {}  # by pool: of our own, when it was last written
-        self._fields: dict[str, Fields] = {}  # by pool: those of the others
-        self._missing: dict[str, Fields] = {}  # of them, what Redis had not when we looked
+        self._base: Fields = {}  # by pool: own counts that were merged into another field, before the id changed
+        self._written: Fields = {}  # by pool: own counts at the last exchange
+        self._fields: dict[str, Fields] = {}  # by pool: the fields of the others
+        self._missing: dict[str, Fields] = {}  # by pool: those that Redis had lost at the last exchange
         self._epochs: dict[str, int] = {}
-        self._raised: dict[str, int] = {}  # pools that we let the fleet forget, and the epoch that is wanted
+        self._wanted_epochs: dict[str, int] = {}  # by pool: the epoch to raise to, for pools that were reset here
         self._up: bool | None = None
-        self._told_up = Gauge("lased_shared_learning_up", "1 if what the fleet has learned is being shared.",
-                              registry=registry)  # fmt: skip
-        self._looks = Counter("lased_shared_learning_looks", "Exchanges with the others.", ["outcome"],
-                              registry=registry)  # fmt: skip
+        text = "1 if what the fleet has learned is being shared."
+        self._up_gauge = Gauge("lased_shared_learning_up", text, registry=registry)
+        text = "Exchanges with the others."
+        self._exchanges = Counter("lased_shared_learning_looks", text, ["outcome"], registry=registry)
 
     async def begin(self) -> None:
-        """Take in what the fleet knows, before the first request; without, if that takes too long."""
-        await self.look()
+        """Take in what the fleet has learned, before the first request. A failure delays the start only shortly."""
+        await self.exchange()
 
     async def run(self) -> None:
-        """Share, until cancelled."""
-        pause = EVERY
+        """Exchange counts until cancelled."""
+        pause = INTERVAL_SECONDS
         while True:
-            await asyncio.sleep(pause * self._dice.uniform(0.8, 1.2))
-            pause = EVERY if await self.look() else min(2 * pause, LONGEST_PAUSE)
+            # The random factor keeps several dispatchers from exchanging at the same moments.
+            await asyncio.sleep(pause * self._rng.uniform(0.8, 1.2))
+            pause = INTERVAL_SECONDS if await self.exchange() else min(2 * pause, MAX_PAUSE_SECONDS)
 
     async def close(self) -> None:
-        """Tell the last of it."""
-        await self.look()
+        """Write the last counts and close the connection."""
+        await self.exchange()
         with contextlib.suppress(Exception):
             await self._redis.aclose()
 
-    def forget(self, pool: str) -> None:
-        """The whole fleet begins anew with this pool; those that cannot be reached, when they can be again."""
-        self._raised[pool] = self._epochs.get(pool, -1) + 1
-        for kept in (self._base, self._told, self._fields, self._missing):
-            kept.pop(pool, None)
+    def reset_pool(self, pool: str) -> None:
+        """Let the whole fleet learn this pool anew. A dispatcher that cannot reach Redis now does so later."""
+        self._wanted_epochs[pool] = self._epochs.get(pool, -1) + 1
+        self._drop(pool)
 
-    async def look(self) -> bool:
-        """One exchange; whether it came to an end. What fails is counted, and told when it begins and ends."""
+    async def exchange(self) -> bool:
+        """Write own counts and read those of the others. Returns whether it succeeded.
+
+        A failure is counted. It is logged when the first exchange fails, and when the first one succeeds again.
+        """
         try:
-            async with asyncio.timeout(PATIENCE):
-                while await self._exchange():
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                while await self._exchange_once():
                     pass
-        except Exception as error:  # noqa: BLE001 - whatever it is, routing goes on and so must this
-            self._looks.labels("failed").inc()
-            self._tell(False, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - routing continues whatever fails here, so this must continue too
+            self._exchanges.labels("failed").inc()
+            self._set_up(False, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
             return False
-        self._looks.labels("done").inc()
-        self._tell(True, "")
+        self._exchanges.labels("done").inc()
+        self._set_up(True, "")
         return True
 
-    def _tell(self, up: bool, why: str) -> None:
-        self._told_up.set(up)
+    def _set_up(self, up: bool, reason: str) -> None:
+        self._up_gauge.set(up)
         if up is not self._up:
             if up:
                 log.info("shared_learning", pools=sorted(self._epochs))
             else:
-                log.warning("shared_learning_lost", reason=why, meanwhile="learning alone")
+                log.warning("shared_learning_lost", reason=reason, meanwhile="learning alone")
         self._up = up
 
-    async def _exchange(self) -> bool:
-        """Whether there is more to tell: the epochs of pools that are new to us are known only now."""
-        policy: Sharing = self._policy()
-        own = policy.own()
-        asked: dict[str, Any] = {pool: self._row(pool, own.get(pool)) for pool in own.keys() | self._raised.keys()}
-        arguments: list[str | int | float] = [self._space, self._id, MOST_FIELDS, SILENT, json.dumps(asked)]
-        found = await self._script(args=arguments)
-        if found == b"folded":  # our part is nobody's now: go on beside it
-            self._base, self._id = dict(self._told), secrets.token_hex(8)
+    async def _exchange_once(self) -> bool:
+        """Run the script once. Returns whether it must run again: the counts of new pools need an epoch first."""
+        policy = self._policy()
+        own = policy.local_counts()
+        rows = {pool: self._row(pool, own.get(pool)) for pool in own.keys() | self._wanted_epochs.keys()}
+        arguments: list[str | int | float] = [self._space, self._id, MAX_FIELDS, SILENT_SECONDS, json.dumps(rows)]
+        result = await self._script(args=arguments)
+        if result == b"folded":
+            # Own counts are in the merged field now, so only what follows belongs in a field of a new name.
+            self._base, self._id = dict(self._written), secrets.token_hex(8)
             return True
-        new = [pool for pool in own if pool not in self._epochs and pool not in self._raised]
-        self._told |= {pool: sums for pool, sums in own.items() if pool not in self._raised}
-        for pool, row in json.loads(found).items():
-            self._take(policy, pool, row["epoch"], {name: _read(text) for name, text in row["fields"].items()})
+        new = [pool for pool in own if pool not in self._epochs and pool not in self._wanted_epochs]
+        self._written |= {pool: counts for pool, counts in own.items() if pool not in self._wanted_epochs}
+        for pool, row in json.loads(result).items():
+            fields = {name: _parse(text) for name, text in row["fields"].items()}
+            self._take(policy, pool, row["epoch"], fields)
         return any(own[pool][2] for pool in new)
 
-    def _row(self, pool: str, own: Sums | None) -> dict[str, Any]:
-        epoch = self._raised.get(pool, self._epochs.get(pool, -1))
+    def _row(self, pool: str, own: LocalCounts | None) -> dict[str, Any]:
+        """Return what the script needs to know about a pool."""
+        epoch = self._wanted_epochs.get(pool, self._epochs.get(pool, -1))
         fields = dict(self._missing.get(pool, {}))
-        if own is not None and pool not in self._raised:
-            mine = _less(own, self._base.get(pool, NOTHING_SEEN))
+        if own is not None and pool not in self._wanted_epochs:
+            mine = _difference(own, self._base.get(pool, NO_COUNTS))
             if mine[2] > 0:
                 fields[self._id] = mine
-        return {"epoch": epoch, "fields": {name: " ".join(map(repr, sums)) for name, sums in fields.items()}}
+        return {"epoch": epoch, "fields": {name: " ".join(map(repr, counts)) for name, counts in fields.items()}}
 
-    def _take(self, policy: Sharing, pool: str, epoch: int, fields: Fields) -> None:
-        known, wanted = self._epochs.get(pool), self._raised.get(pool)
+    def _take(self, policy: BasePolicy, pool: str, epoch: int, fields: Fields) -> None:
+        """Take in the epoch and the fields that Redis has for a pool."""
+        known, wanted = self._epochs.get(pool), self._wanted_epochs.get(pool)
         self._epochs[pool] = epoch
         if wanted is not None:
             if epoch >= wanted and known is not None:
-                del self._raised[pool]
-            else:  # its epoch was not known; now it is
-                self._raised[pool] = epoch + 1
+                del self._wanted_epochs[pool]
+            else:  # the epoch to raise to was a guess, because the present one was not known until now
+                self._wanted_epochs[pool] = epoch + 1
             return
         if known is not None and epoch != known:
-            for kept in (self._base, self._told, self._fields, self._missing):
-                kept.pop(pool, None)
-            policy.forget(pool)
+            self._drop(pool)
+            policy.reset_pool(pool)
             self._forgotten(pool)
             log.info("pool_forgotten", pool=pool, epoch=epoch)
         fields.pop(self._id, None)
-        policy.absorb(pool, _less(_sum(self._merged(pool, fields)), self._base.get(pool, NOTHING_SEEN)))
+        merged = self._with_missing(pool, fields)
+        policy.merge_remote(pool, _difference(_total(merged), self._base.get(pool, NO_COUNTS)))
 
-    def _merged(self, pool: str, found: Fields) -> Fields:
-        """What the others have seen. Sums only grow: where there is less than before, Redis has lost something."""
+    def _with_missing(self, pool: str, fields: Fields) -> Fields:
+        """Return the fields of the others, with those that Redis has lost.
+
+        Counts only grow. If there are fewer than before, Redis has lost data; the missing fields are then written again
+        at the next exchange.
+        """
         before = self._fields.get(pool, {})
-        if _sum(found)[2] < _sum(before)[2]:
+        if _total(fields)[2] < _total(before)[2]:
             self._missing[pool] = {
-                name: sums for name, sums in before.items() if sums[2] > found.get(name, NOTHING_SEEN)[2]
+                name: counts for name, counts in before.items() if counts[2] > fields.get(name, NO_COUNTS)[2]
             }
-            found = found | self._missing[pool]
+            fields = fields | self._missing[pool]
         else:
             self._missing.pop(pool, None)
-        self._fields[pool] = found
-        return found
+        self._fields[pool] = fields
+        return fields
+
+    def _drop(self, pool: str) -> None:
+        """Drop all counts of a pool that is learned anew."""
+        for by_pool in (self._base, self._written, self._fields, self._missing):
+            by_pool.pop(pool, None)
 
 
-def _read(text: str) -> Sums:
-    n, s, seen = map(float, text.split(" "))
-    return n, s, seen
+def _parse(text: str) -> LocalCounts:
+    n, s, observations = map(float, text.split(" "))
+    return n, s, observations
 
 
-def _sum(fields: Fields) -> Sums:
-    n, s, seen = (sum(values) for values in zip(*fields.values(), strict=True)) if fields else NOTHING_SEEN
-    return n, s, seen
+def _total(fields: Fields) -> LocalCounts:
+    n, s, observations = (sum(values) for values in zip(*fields.values(), strict=True)) if fields else NO_COUNTS
+    return n, s, observations
 
 
-def _less(one: Sums, other: Sums) -> Sums:
-    return one[0] - other[0], one[1] - other[1], one[2] - other[2]
+def _difference(a: LocalCounts, b: LocalCounts) -> LocalCounts:
+    return a[0] - b[0], a[1] - b[1], a[2] - b[2]

@@ -1,6 +1,7 @@
-"""What policies have learned, on disk: the file is written whole or not at all, and checked when it is read.
+"""Keeps what policies have learned in a file.
 
-The file is JSON. What policies remember is of two kinds, and the file keeps both:
+The file is written completely or not at all, and it is checked when it is read. It is JSON. The state of a policy is of
+one of two kinds, and the file keeps both:
 
     {"version": 1,
      "pools": {NAME: {"weight", "total", "observations"}},      of policies that learn service rates
@@ -16,36 +17,36 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dispatcher.core.policy import Remembered
+from dispatcher.core.policy import PolicyState
 from dispatcher.errors import ConfigError
 
 VERSION = 1
-RATES, CURVES = "rates", "curves"  # the kinds, `Remembering.state_kind`
-SECTIONS = {RATES: "pools", CURVES: "curves"}
-LARGEST = 1e15  # of any number that is learned
+RATES, CURVES = "rates", "curves"  # the kinds of state, `BasePolicy.state_kind`
+SECTIONS = {RATES: "pools", CURVES: "curves"}  # the key of each kind in the file
+MAX_NUMBER = 1e15  # no learned number reaches it
 RATE_KEYS = ("weight", "total", "observations")
 
-Knowledge = dict[str, Remembered]  # by kind
+Knowledge = dict[str, PolicyState]  # by kind
 
 
 def save(path: Path, knowledge: Knowledge) -> None:
-    """Replace the file atomically. Raises OSError; the old file is then as it was."""
+    """Replace the file atomically. Raises OSError; the old file is then unchanged."""
     sections = {section: knowledge.get(kind, {}) for kind, section in SECTIONS.items()}
     text = json.dumps({"version": VERSION, **sections})
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("w", encoding="utf-8") as file:
+        with temporary.open("w", encoding="utf-8") as file:
             file.write(text + "\n")
             file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+            os.fsync(file.fileno())  # otherwise a crash could leave an empty file under the final name
+        temporary.replace(path)
     except OSError:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
 def load(path: Path) -> Knowledge:
-    """What was saved, by kind; empty if there is no file. Raises ConfigError if the file cannot be used."""
+    """Return what was saved, by kind; empty states if there is no file. Raises ConfigError if it cannot be used."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -54,7 +55,7 @@ def load(path: Path) -> Knowledge:
         raise ConfigError(f"state_file {path} cannot be read: {error}") from error
     if not isinstance(data, dict) or data.get("version") != VERSION or not isinstance(data.get("pools"), dict):
         raise ConfigError(f"state_file {path} is not of version {VERSION}")
-    curves = data.get("curves", {})
+    curves = data.get("curves", {})  # a file of an earlier release has none
     if not isinstance(curves, dict):
         raise ConfigError(f"state_file {path}: curves must be an object, one entry per pool")
     for section, check in ((data["pools"], _are_rates), (curves, _are_sums)):
@@ -74,4 +75,4 @@ def _are_sums(pool: dict[str, Any]) -> bool:
 
 
 def _is_amount(number: object) -> bool:
-    return isinstance(number, int | float) and number is not True and 0 <= number < LARGEST
+    return isinstance(number, int | float) and number is not True and 0 <= number < MAX_NUMBER

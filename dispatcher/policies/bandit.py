@@ -1,9 +1,11 @@
-"""What the policies share that learn from one bit: the pool took the request, or it did not.
+"""What the bandit policies share: they learn from one bit, whether the pool accepted the request.
 
-A pool that answers 503 or 429, cannot be reached, or lets the time run out before its answer has rejected; nothing else
-is learned, and queues are not looked at. Feedback is late, so the chance with which a pool was drawn, and what else an
-update needs, travel with the decision. A pool that says Retry-After is left out of the draw until then; the chances of
-the others grow in proportion, and those are what the update uses. If all ask to be left alone, none is.
+A pool rejects a request if it responds with 503 or 429, cannot be reached, or does not respond in time. Nothing else is
+learned, and the queues are not used. Feedback is late, so the probability with which a pool was drawn, and whatever
+else an update needs, travel with the decision.
+
+A pool that sends Retry-After rests: it is not drawn until that time has passed. The probabilities of the other pools
+grow in proportion, and the updates use these. If all pools rest, all of them are drawn.
 """
 
 from __future__ import annotations
@@ -12,138 +14,154 @@ import heapq
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from dispatcher.core.policy import FleetView, PoolView
+from dispatcher.core.policy import BasePolicy, FleetView, PoolView
 from dispatcher.core.types import Added, Change, Completion, Decision, Job
 from dispatcher.errors import ConfigError
 from dispatcher.policies.bandit_weights import Weights
-from dispatcher.policies.base import BasePolicy
 
-LONGEST_REST = 60.0  # seconds that a pool is left alone at its word
+MAX_REST_SECONDS = 60.0  # a longer Retry-After counts as this
+MAX_OPTION = 10**15  # of an option that has no other limit
 
 
-class FeedbackPolicy(BasePolicy):
-    """Numbers its pools from 0 in the order of joining (`names`, `slots`), and hears of rejections.
+class BanditPolicy(BasePolicy):
+    """Numbers its pools in the order of joining and learns from their rejections.
 
-    A subclass answers `prepare`, `pick`, `note`, `observe`, `joined`, `left`, and hears `rested` where that matters.
+    The number of a pool from 0 is its slot. A subclass overrides `sample`, `context_for_update`, `update`, `pool_added`
+    and `pool_removed`, and where it needs them `begin_decision` and `rest_changed`.
     """
 
     learns_rejections = True
 
     def __init__(self, *, rng: Random) -> None:
         super().__init__(rng=rng)
-        self.names: list[str] = []
-        self.slots: dict[str, int] = {}
-        self.resting: dict[str, float] = {}  # pool -> until when
-        self._due: list[tuple[float, str]] = []
+        self.names: list[str] = []  # by slot
+        self.slots: dict[str, int] = {}  # by name
+        self.resting: dict[str, float] = {}  # by name: the end of the rest
+        self._rest_ends: list[tuple[float, str]] = []  # a heap
         self.sends = 0
 
-    def prepare(self, now: float) -> None:
-        """One more decision is to be made; `sends` counts it already."""
+    # -- what a subclass overrides
 
-    def pick(self, pools: Sequence[PoolView] | None, now: float) -> tuple[int, float]:
-        """A slot, and the chance that it had; of these pools, or of all that do not rest."""
-        raise NotImplementedError(f"{type(self).__name__} must say how it picks")
+    def begin_decision(self, now: float) -> None:
+        """Prepare for one more decision. `sends` counts it already."""
 
-    def note(self, slot: int, whole: bool, now: float) -> object:
-        """What the update will need; not None. whole: any pool could have been chosen."""
-        raise NotImplementedError(f"{type(self).__name__} must say what it needs")
+    def sample(self, pools: Sequence[PoolView] | None, now: float) -> tuple[int, float]:
+        """Return a slot and its probability.
 
-    def observe(self, slot: int, chance: float, note: object, loss: float) -> None:
-        """The decision's outcome: loss is 1 for a rejection, 0 for an acceptance."""
-        raise NotImplementedError(f"{type(self).__name__} must learn")
+        pools: the pools to choose from; None for all pools that do not rest.
+        """
+        raise NotImplementedError(f"{self.name} must say how it samples")
 
-    def joined(self, slot: int) -> None:
-        """A pool was appended."""
-        raise NotImplementedError(f"{type(self).__name__} must take a pool in")
+    def context_for_update(self, slot: int, unrestricted: bool, now: float) -> object:
+        """Return what `update` will need to know about this decision. It must not be None.
 
-    def left(self, slot: int) -> None:
-        """The pool of this slot is gone, and those behind it have moved up."""
-        raise NotImplementedError(f"{type(self).__name__} must let a pool go")
+        unrestricted: whether every pool could have been chosen.
+        """
+        raise NotImplementedError(f"{self.name} must say what it needs")
 
-    def rested(self, slot: int, rests: bool) -> None:
-        """The pool of this slot asks to be left alone, or is to be used again."""
+    def update(self, slot: int, probability: float, context: object, loss: float) -> None:
+        """Learn from the outcome of a decision. loss: 1 for a rejection, 0 for an acceptance."""
+        raise NotImplementedError(f"{self.name} must learn")
+
+    def pool_added(self, slot: int) -> None:
+        """Take in that a pool has joined with this slot, the last one."""
+        raise NotImplementedError(f"{self.name} must add a pool")
+
+    def pool_removed(self, slot: int) -> None:
+        """Take in that the pool of this slot has left. The slots behind it have moved up by one."""
+        raise NotImplementedError(f"{self.name} must remove a pool")
+
+    def rest_changed(self, slot: int, rests: bool) -> None:
+        """Take in that the pool of this slot has begun or ended a rest."""
+
+    # -- the methods of a policy
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
         self.episode.arrived(now)
-        if self._due and self._due[0][0] <= now:
-            self._wake(now)
+        if self._rest_ends and self._rest_ends[0][0] <= now:
+            self._end_rests(now)
         self.sends += 1
-        self.prepare(now)
+        self.begin_decision(now)
         pools = fleet.pools
-        whole = len(pools) == len(self.names) and len(self.resting) < len(pools)
-        slot, chance = self.pick(None if whole else self._awake(pools), now)
-        return Decision(self.names[slot], chance, self.note(slot, whole and not self.resting, now))
-
-    def _awake(self, pools: Sequence[PoolView]) -> Sequence[PoolView]:
-        return [pool for pool in pools if pool.id not in self.resting] or pools
-
-    def _awake_slots(self) -> Sequence[int]:
-        """Of all pools; none if all rest."""
-        if not self.resting:
-            return range(len(self.names))
-        return [slot for slot, name in enumerate(self.names) if name not in self.resting]
+        is_whole_fleet = len(pools) == len(self.names) and len(self.resting) < len(pools)
+        slot, probability = self.sample(None if is_whole_fleet else self._without_resting(pools), now)
+        context = self.context_for_update(slot, is_whole_fleet and not self.resting, now)
+        return Decision(self.names[slot], probability, context)
 
     def learn(self, done: Completion, fleet: FleetView) -> None:
         decision = done.ticket.decision
         slot = self.slots.get(decision.pool)
         if slot is not None and decision.memo is not None and done.accepted is not None:
-            self.observe(slot, decision.probability, decision.memo, 0.0 if done.accepted else 1.0)
+            self.update(slot, decision.probability, decision.memo, 0.0 if done.accepted else 1.0)
             if done.retry_after and not done.accepted:
-                self._rest(decision.pool, done.finished_at + min(done.retry_after, LONGEST_REST))
+                self._begin_rest(decision.pool, done.finished_at + min(done.retry_after, MAX_REST_SECONDS))
         super().learn(done, fleet)
 
     def adapt(self, change: Change, fleet: FleetView) -> None:
         super().adapt(change, fleet)
         if isinstance(change, Added):
-            if change.spec.id in self.slots:  # it is back in force, and knows the pool
-                return
-            self.slots[change.spec.id] = len(self.names)
-            self.names.append(change.spec.id)
-            self.joined(len(self.names) - 1)
+            # A policy that becomes active again still knows its pools.
+            if change.spec.id not in self.slots:
+                self.slots[change.spec.id] = len(self.names)
+                self.names.append(change.spec.id)
+                self.pool_added(len(self.names) - 1)
             return
         slot = self.slots[change.pool]
         self.resting.pop(change.pool, None)
         del self.names[slot]
         self.slots = {name: i for i, name in enumerate(self.names)}
-        self.left(slot)
+        self.pool_removed(slot)
 
-    def _rest(self, pool: str, until: float) -> None:
-        rests = pool in self.resting
+    # -- rests
+
+    def _without_resting(self, pools: Sequence[PoolView]) -> Sequence[PoolView]:
+        """Return these pools without the resting ones, or all of them if all rest."""
+        return [pool for pool in pools if pool.id not in self.resting] or pools
+
+    def _active_slots(self) -> Sequence[int]:
+        """Return the slots of the pools that do not rest."""
+        if not self.resting:
+            return range(len(self.names))
+        return [slot for slot, name in enumerate(self.names) if name not in self.resting]
+
+    def _begin_rest(self, pool: str, until: float) -> None:
+        already_rests = pool in self.resting
         self.resting[pool] = max(until, self.resting.get(pool, until))
-        if not rests:
-            heapq.heappush(self._due, (until, pool))
-            self.rested(self.slots[pool], True)
+        if not already_rests:
+            heapq.heappush(self._rest_ends, (until, pool))
+            self.rest_changed(self.slots[pool], True)
 
-    def _wake(self, now: float) -> None:
-        while self._due and self._due[0][0] <= now:
-            _, pool = heapq.heappop(self._due)
+    def _end_rests(self, now: float) -> None:
+        while self._rest_ends and self._rest_ends[0][0] <= now:
+            _, pool = heapq.heappop(self._rest_ends)
             until = self.resting.get(pool)
-            if until is None:  # it left meanwhile
+            if until is None:  # the pool has left meanwhile
                 continue
-            if until > now:  # it has asked again
-                heapq.heappush(self._due, (until, pool))
+            if until > now:  # the pool has asked for a longer rest meanwhile
+                heapq.heappush(self._rest_ends, (until, pool))
                 continue
             del self.resting[pool]
-            self.rested(self.slots[pool], False)
+            self.rest_changed(self.slots[pool], False)
 
 
-class DrawingPolicy(FeedbackPolicy):
+class RandomizedPolicy(BanditPolicy):
     """Draws a pool in proportion to weights.
 
-    smooth: takes turns in those proportions instead (smooth weighted round robin), from random initial credits: a pool
-    is then visited at even distances, when its buffer has had the time to empty. More is accepted; no proof covers it.
+    smooth: take turns in those proportions instead (smooth weighted round robin), from random initial credits. A pool
+        is then visited at even distances, when its buffer has had the time to empty. More requests are accepted; no
+        proof covers this.
     """
 
-    weights: Weights  # of those that do not rest; 0 for those that do
+    weights: Weights  # by slot; 0 for a pool that rests
 
     def __init__(self, *, rng: Random, smooth: bool = False) -> None:
         super().__init__(rng=rng)
         self.smooth = smooth
         self._credits: list[float] = []
 
-    def weigh(self, slots: Sequence[int]) -> list[float]:
-        """The weights of these, whether they rest or not, up to a factor; not all 0."""
-        raise NotImplementedError(f"{type(self).__name__} must weigh pools")
+    def weights_of(self, slots: Sequence[int]) -> list[float]:
+        """Return the weights of these slots up to a factor, whether the pools rest or not. They are not all 0."""
+        raise NotImplementedError(f"{self.name} must weigh pools")
 
     def adapt(self, change: Change, fleet: FleetView) -> None:
         if isinstance(change, Added):
@@ -153,18 +171,18 @@ class DrawingPolicy(FeedbackPolicy):
             del self._credits[self.slots[change.pool]]
         super().adapt(change, fleet)
 
-    def pick(self, pools: Sequence[PoolView] | None, now: float) -> tuple[int, float]:
+    def sample(self, pools: Sequence[PoolView] | None, now: float) -> tuple[int, float]:
         total = self.weights.total
         if pools is None and not self.smooth and total:
             slot = self.weights.find(self.rng.random() * total)
             return slot, self.weights[slot] / total
-        slots = self._awake_slots() if pools is None else [self.slots[pool.id] for pool in pools]
-        weighed = self.weigh(slots)
-        total = sum(weighed)
-        i = self._turn(slots, weighed, total) if self.smooth else self._draw(weighed, total)
-        return slots[i], weighed[i] / total
+        slots = self._active_slots() if pools is None else [self.slots[pool.id] for pool in pools]
+        weights = self.weights_of(slots)
+        total = sum(weights)
+        i = self._next_turn(slots, weights, total) if self.smooth else self._draw_index(weights, total)
+        return slots[i], weights[i] / total
 
-    def _draw(self, weights: Sequence[float], total: float) -> int:
+    def _draw_index(self, weights: Sequence[float], total: float) -> int:
         at, i = self.rng.random() * total, 0
         for i, weight in enumerate(weights):
             if at < weight:
@@ -172,29 +190,25 @@ class DrawingPolicy(FeedbackPolicy):
             at -= weight
         return i
 
-    def _turn(self, slots: Sequence[int], weights: Sequence[float], total: float) -> int:
-        owed, best = self._credits, -1
+    def _next_turn(self, slots: Sequence[int], weights: Sequence[float], total: float) -> int:
+        credit, best = self._credits, -1
         for i, slot in enumerate(slots):
-            owed[slot] += weights[i] / total
-            if weights[i] and (best < 0 or owed[slot] > owed[slots[best]]):
+            credit[slot] += weights[i] / total
+            if weights[i] and (best < 0 or credit[slot] > credit[slots[best]]):
                 best = i
-        owed[slots[best]] -= 1.0
+        credit[slots[best]] -= 1.0
         return best
 
     def probabilities(self) -> Mapping[str, float]:
-        """With which each open pool would be drawn, as of the last decision."""
-        slots = self._awake_slots() or range(len(self.names))
-        weighed = self.weigh(slots) if self.names else []
-        total = sum(weighed)
-        found = dict.fromkeys(self.names, 0.0)
-        return found | {self.names[slot]: weight / total for slot, weight in zip(slots, weighed, strict=True)}
+        slots = self._active_slots() or range(len(self.names))
+        weights = self.weights_of(slots) if self.names else []
+        total = sum(weights)
+        active = {self.names[slot]: weight / total for slot, weight in zip(slots, weights, strict=True)}
+        return dict.fromkeys(self.names, 0.0) | active
 
 
-MOST = 10**15  # of an option that has no other limit
-
-
-def at_least(value: float, least: float, what: str) -> float:
-    """The value. Raises ConfigError."""
-    if not least <= value <= MOST:
-        raise ConfigError(f"{what} must be from {least:g} to {MOST:g}, not {value}")
+def at_least(value: float, minimum: float, what: str) -> float:
+    """Return the value. Raises ConfigError if it is below the minimum or above `MAX_OPTION`. what: its name."""
+    if not minimum <= value <= MAX_OPTION:
+        raise ConfigError(f"{what} must be from {minimum:g} to {MAX_OPTION:g}, not {value}")
     return value

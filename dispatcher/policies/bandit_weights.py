@@ -1,4 +1,4 @@
-"""Weights that are drawn from: a tree of sums, where one changes at a time, and an array, where all do."""
+"""Weights to draw from: a tree of sums for weights that change one at a time, an array for weights that all change."""
 
 from __future__ import annotations
 
@@ -11,18 +11,26 @@ from dispatcher.core.expected_delay import Floats
 
 
 class Weights(Protocol):
-    """n weights of 0 or more, numbered from 0. total: their sum."""
+    """A list of weights of 0 or more, numbered from 0."""
 
     @property
-    def total(self) -> float: ...
+    def total(self) -> float:
+        """The sum of all weights."""
+        ...
+
     def __getitem__(self, i: int) -> float: ...
     def find(self, at: float) -> int:
-        """Whose share of [0, total) holds `at`; never one of weight 0 if there is another."""
+        """Return the number of the weight whose part of [0, total) contains `at`.
+
+        Its weight is 0 only if all weights are 0.
+        """
         ...
 
 
 class SumTree:
-    """A binary tree whose inner nodes hold the sums of their children, recomputed from them, so that nothing drifts.
+    """A binary tree whose inner nodes hold the sums of their children.
+
+    Each change computes the sums above it anew from their children, so rounding errors do not accumulate.
 
     >>> tree = SumTree([1.0, 2.0, 3.0])
     >>> tree[1] = 5.0
@@ -46,7 +54,7 @@ class SumTree:
         return self._sums[1]
 
     def fill(self, weights: Iterable[float]) -> None:
-        """All anew."""
+        """Replace all weights."""
         leaves = list(weights)
         self._n = len(leaves)
         self._width = width = 1 << max(0, self._n - 1).bit_length()
@@ -77,6 +85,7 @@ class SumTree:
         while i < width:
             i *= 2
             left = sums[i]
+            # A right branch of weight 0 is never taken; rounding could lead there.
             if at >= left and sums[i + 1]:
                 at -= left
                 i += 1
@@ -84,7 +93,7 @@ class SumTree:
 
 
 class WeightArray:
-    """As `SumTree`, where all weights change with each step anyway: one array, a running sum a draw."""
+    """An array of weights. It suits policies that change all weights at each step."""
 
     __slots__ = ("total", "weights")
 

@@ -1,7 +1,8 @@
-"""What the policies share: membership, episodes, the index rule, and rates learned from service times.
+"""What the policies share: the rule of the least score, and rates that are learned from service times.
 
-`BasePolicy` does the bookkeeping, `IndexPolicy` asks for a score and takes the argmin, `SedPolicy` scores by expected
-delay under some rate, `LearningPolicy` keeps a mean for each pool. A new policy overrides one method of one of them.
+`BasePolicy` (in `core.policy`) counts episodes. `ScoredPolicy` sends each request to the pool of the least score, which
+is the expected delay unless a subclass overrides `score`. `LearningPolicy` estimates the rate of each pool. A new
+policy derives from one of them and overrides one method.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from random import Random
 from typing import Any, ClassVar
 
 from dispatcher.core.argmin import Ties, argmin, check_ties
-from dispatcher.core.episode import Episode
 from dispatcher.core.expected_delay import Delays, Floats, work_ahead
 from dispatcher.core.memory import (
     AUTOMATIC,
@@ -25,190 +25,139 @@ from dispatcher.core.memory import (
     half_life,
     unused_after,
 )
-from dispatcher.core.policy import NOTHING_SEEN, Estimate, FleetView, PoolView, Remembered, Sums
-from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase, PoolSpec
+from dispatcher.core.policy import NO_COUNTS, BasePolicy, FleetView, LocalCounts, PolicyState, PoolView
+from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase
 from dispatcher.errors import ConfigError
 from dispatcher.estimators.mean import Mean
 from dispatcher.estimators.named import maker
 
-MANY = 24  # pools, from which on arrays are quicker than loops
+__all__ = ["BasePolicy", "IndexPolicy", "LearningPolicy", "ScoredPolicy"]
+
+MIN_POOLS_FOR_ARRAYS = 24  # with fewer pools a loop is quicker than array operations
 FADING_STEPS = 100  # per half-life
-FASTER, RUN = 4.0, 10  # a pool is faster if so many services in a row took less than 1/FASTER of its mean
-REMEMBERED = 256  # pools that left and whose estimates are kept for their return
+FASTER_FACTOR, FASTER_RUN = 4.0, 10  # a pool is faster if 10 services in a row took less than 1/4 of its mean
+MAX_DEPARTED_POOLS = 256  # pools that left and whose estimates are kept in case they return
 
 
 def has_room(pool: PoolView) -> bool:
-    """A server of the pool is free; what the papers call an idle pool where c = 1."""
+    """Return whether a server of the pool is free. With one server the papers call such a pool idle."""
     return pool.in_flight < pool.servers
 
 
-def forget_oldest(known: dict[str, Any], there: Container[str]) -> None:
-    """Delete the oldest entry of a pool that is not there, if there are more than `REMEMBERED` such entries."""
-    absent = [pool for pool in known if pool not in there]
-    if len(absent) > REMEMBERED:
-        del known[absent[0]]
+def drop_oldest_departed(by_pool: dict[str, Any], present: Container[str]) -> None:
+    """Delete the oldest entry of a departed pool if there are more than `MAX_DEPARTED_POOLS` such entries."""
+    departed = [pool for pool in by_pool if pool not in present]
+    if len(departed) > MAX_DEPARTED_POOLS:
+        del by_pool[departed[0]]
 
 
-class BasePolicy:
-    """Membership and episodes. rng: dice of its own. A subclass answers `choose`."""
-
-    def __init__(self, *, rng: Random) -> None:
-        self.rng = rng
-        self.specs: dict[str, PoolSpec] = {}
-        self.episode = Episode()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {' '.join(f'{pool}:{self.rate(pool):.4g}' for pool in self.specs)}>"
-
-    def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
-        raise NotImplementedError(f"{type(self).__name__} must say how it chooses")
-
-    def learn(self, done: Completion, fleet: FleetView) -> None:
-        if fleet.in_flight == 0:
-            self.emptied()
-
-    def adapt(self, change: Change, fleet: FleetView) -> None:
-        if isinstance(change, Added):
-            self.specs[change.spec.id] = change.spec
-        else:
-            del self.specs[change.pool]
-            if fleet.in_flight == 0:
-                self.emptied()
-
-    def emptied(self) -> None:
-        """The system is empty: the episode ends, if anything has arrived in it."""
-        if self.episode.arrivals:
-            self.end_episode()
-
-    def end_episode(self) -> None:
-        self.episode = Episode(self.episode.number + 1)
-
-    def rate(self, pool: str) -> float:
-        """The rate on which decisions about this pool stand; for a policy that learns nothing, the guess."""
-        return self.specs[pool].guess
-
-    def weight(self, pool: str) -> float:
-        """What an operator would write as the weight of this pool: its guess, times its servers."""
-        spec = self.specs[pool]
-        return spec.guess * spec.servers
-
-    def draw(self, pools: Sequence[PoolView], d: int) -> list[PoolView]:
-        """d distinct ones at random, or all of them in random order if there are fewer."""
-        left = list(pools)
-        return [left.pop(int(self.rng.random() * len(left))) for _ in range(min(d, len(left)))]
-
-    def estimates(self) -> Mapping[str, Estimate]:
-        """What is believed of each open pool."""
-        return {pool: Mean(spec.guess) for pool, spec in self.specs.items()}
+def check_exponent(exponent: float) -> float:
+    """Return the option `exponent` of `ScoredPolicy`. Raises ConfigError if it is out of range."""
+    if not 0 < exponent <= 1:
+        raise ConfigError(f"exponent must be above 0 and at most 1, not {exponent:g}")
+    return exponent
 
 
-class IndexPolicy(BasePolicy):
-    """The pool of the least score wins.
+class ScoredPolicy(BasePolicy):
+    """Sends each request to the pool of the least score.
 
-    plane: nothing but `score` decides, so that the scores of two pools show what the policy does.
+    Unless the policy has another score, it is the expected delay (q + 1)/μ^e and its form for c servers
+    (`core.expected_delay`), where μ is `speed` and e is `exponent`. Override `score` or `score_all` for another score.
 
-    ties: what to do among equals: `first` (the lowest-numbered pool, as the papers), `random`, `slowest`, `fastest`.
+    ties: how to decide between equal scores: `first` (the pool of the lowest number, as in the papers), `random`,
+        `slowest` or `fastest`.
     """
 
-    plane = True
+    scores_decide = True
+    exponent = 1.0
 
     def __init__(self, *, rng: Random, ties: str = "first") -> None:
         super().__init__(rng=rng)
         self.ties: Ties = check_ties(ties)
+        self.tie_rule = self.ties
         self._latest: tuple[Sequence[PoolView], Sequence[float] | Floats] | None = None
-
-    def score(self, pool: PoolView, now: float) -> float:
-        raise NotImplementedError(f"{type(self).__name__} must score a pool")
-
-    def speed(self, pool: PoolView) -> float:
-        """By which `slowest` and `fastest` tell equals apart."""
-        return self.rate(pool.id)
+        self._delays: Delays | None = None  # of many pools; its rates are kept up to date
+        # The arrays hold expected delays, so a subclass with another score is scored pool by pool.
+        self._scores_delays = type(self).score is ScoredPolicy.score
+        if self._scores_delays and type(self).score_all is not ScoredPolicy.score_all:
+            self.scores_decide = False  # the subclass scores all pools together, so one pool by itself has no score
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
         self.episode.arrived(now)
         return Decision(self.best(fleet, now).id)
 
     def best(self, fleet: FleetView, now: float) -> PoolView:
-        """The argmin, without counting it as a decision."""
+        """Return the pool of the least score. This does not count as a decision."""
         return self.least(fleet.pools, now)
 
     def least(self, pools: Sequence[PoolView], now: float) -> PoolView:
-        """The argmin over these pools only."""
+        """Return the pool of the least score among these pools."""
         scores = self.score_all(pools, now)
         self._latest = pools, scores
         return argmin(pools, scores, self.ties, self.speed, self.rng)
-
-    def score_all(self, pools: Sequence[PoolView], now: float) -> Sequence[float] | Floats:
-        """The score of each."""
-        score = self.score
-        return [score(pool, now) for pool in pools]
-
-    def scores(self, pools: Sequence[PoolView], now: float) -> Sequence[float] | Floats:
-        """As `score_all`, for a recorder of the decision just made: what it compared is not worked out again."""
-        latest, self._latest = self._latest, None
-        return latest[1] if latest is not None and latest[0] is pools else self.score_all(pools, now)
-
-    def rates(self, pools: Sequence[PoolView]) -> Sequence[float] | Floats:
-        """The rate of each."""
-        return tuple([self.rate(pool.id) for pool in pools])
-
-
-class SedPolicy(IndexPolicy):
-    """Shortest Expected Delay under `rate`: (q + 1)/μ, and its form for c servers (`core.delay`).
-
-    exponent: e in (q + 1)/μ^e, above 0 and at most 1; with c servers the delay times μ^(1 − e). e = 1 is SED, which
-    minimises each request's own delay; e = 0.7 keeps slow pools busier and brings the mean over all requests close to
-    the least possible (ours; `docs/beyond-the-paper.md`). Regret stays defined by e = 1.
-    """
-
-    def __init__(self, *, rng: Random, ties: str = "first", exponent: float = 1.0) -> None:
-        super().__init__(rng=rng, ties=ties)
-        if not 0 < exponent <= 1:
-            raise ConfigError(f"exponent must be above 0 and at most 1, not {exponent:g}")
-        self.exponent = exponent
-        self._delays: Delays | None = None  # of many pools; what it holds of rates is kept up to date
 
     def score(self, pool: PoolView, now: float) -> float:
         return work_ahead(pool) / self.weighed(self.speed(pool))
 
     def score_all(self, pools: Sequence[PoolView], now: float) -> Sequence[float] | Floats:
-        return super().score_all(pools, now) if len(pools) < MANY else self._table(pools).scores()
+        """Return the score of each of these pools."""
+        if self._scores_delays and len(pools) >= MIN_POOLS_FOR_ARRAYS:
+            return self._delays_of(pools).scores()
+        score = self.score
+        return [score(pool, now) for pool in pools]
+
+    def scores(self, pools: Sequence[PoolView], now: float) -> Sequence[float] | Floats:
+        # A recorder asks right after the decision, so its scores are at hand.
+        latest, self._latest = self._latest, None
+        return latest[1] if latest is not None and latest[0] is pools else self.score_all(pools, now)
 
     def rates(self, pools: Sequence[PoolView]) -> Sequence[float] | Floats:
-        return super().rates(pools) if len(pools) < MANY else self._table(pools).rates
+        if self._scores_delays and len(pools) >= MIN_POOLS_FOR_ARRAYS:
+            return self._delays_of(pools).rates
+        return tuple([self.rate(pool.id) for pool in pools])
 
-    def _table(self, pools: Sequence[PoolView]) -> Delays:
-        if self._delays is None or self._delays.pools is not pools:
-            self._delays = Delays(pools, self.speed, self.weighed)
-        return self._delays
+    def speed(self, pool: PoolView) -> float:
+        """Return the rate in the expected delay. The tie rules `slowest` and `fastest` compare it as well."""
+        return self.rate(pool.id)
+
+    def weighed(self, rate: float) -> float:
+        """Return μ^e."""
+        return rate if self.exponent == 1.0 else math.pow(rate, self.exponent)
 
     def rate_changed(self, pool: str) -> None:
-        """`rate` answers otherwise from now on for this pool; a subclass that lets it must say so."""
+        """Take in that `rate` returns another value for this pool. A subclass whose `rate` changes must call it."""
         if self._delays is not None and pool in self.specs:
             rate = self.rate(pool)
             self._delays.change(pool, rate, self.weighed(rate))
 
-    def rates_changed(self) -> None:
-        """As `rate_changed`, for all."""
-        self._delays = None
-
-    def weighed(self, rate: float) -> float:
-        """μ^e."""
-        return rate if self.exponent == 1.0 else math.pow(rate, self.exponent)
+    def _delays_of(self, pools: Sequence[PoolView]) -> Delays:
+        if self._delays is None or self._delays.pools is not pools:
+            self._delays = Delays(pools, self.speed, self.weighed)
+        return self._delays
 
 
-class LearningPolicy(SedPolicy):
-    """SED on rates that are learned: one estimator a pool, N_i and S_i.
+IndexPolicy = ScoredPolicy  # the name in earlier versions
 
-    prior_weight: how many services the guess of a pool is worth; 0 lets the first observation replace it. estimator:
-    `mean`, or `discounted:factor=0.99` or `window:size=100` for rates that change. A pool that leaves is remembered,
-    so that a passing failure costs no knowledge. `rate` is the latest estimate, unless a subclass says otherwise.
 
-    memory: requests of the fleet in which an observation loses half of its weight; 0 for 5,000, or 500 per pool if that
-    is more; -1 for no forgetting, as in the papers. Unless it is -1, an idle pool that has not been used for 1,750
-    requests (or 35 % of the memory, if that is more) gets one. If its service takes less than twice the least mean
-    service time of the other pools and half of its own, the pool has become fast, and is learned anew. So it is after
-    ten services in a row that took less than a quarter of its mean.
+class LearningPolicy(ScoredPolicy):
+    """Shortest expected delay on rates that are learned: one estimator for each pool, with N_i and S_i.
+
+    The estimate of a pool that leaves is kept, so a short failure costs no knowledge. `rate` is the latest estimate,
+    unless a subclass overrides it.
+
+    exponent: e in (q + 1)/μ^e, above 0 and at most 1. e = 1 is SED, which minimises the delay of each request by
+        itself. e = 0.7 keeps slow pools busier, and the mean over all requests is then close to the least possible.
+        With c servers the delay is multiplied by μ^(1 − e). The exponent is our own (`docs/beyond-the-paper.md`);
+        regret is always measured with e = 1.
+    prior_weight: how many services the guess of a pool is worth. With 0 the first observation replaces the guess.
+    estimator: `mean`, or `discounted:factor=0.99` or `window:size=100` for rates that change.
+    memory: the requests of the fleet in which an observation loses half of its weight. 0 stands for 5,000, or 500 per
+        pool if that is more. -1 stands for no forgetting, as in the papers.
+
+    Unless `memory` is -1, an idle pool that has not been used for 1,750 requests (or 35 % of the memory, if that is
+    more) gets one request. The pool has become fast if its service takes less than twice the least mean service time of
+    the other pools and less than half of its own; it is then learned anew. A pool is also learned anew after ten
+    services in a row that took less than a quarter of its mean.
     """
 
     paper_options: ClassVar[dict[str, Any]] = {"memory": FOREVER}  # with these a policy is what its paper describes
@@ -225,28 +174,32 @@ class LearningPolicy(SedPolicy):
         estimator: str = "mean",
         memory: int = AUTOMATIC,
     ) -> None:
-        super().__init__(rng=rng, ties=ties, exponent=exponent)
+        super().__init__(rng=rng, ties=ties)
         if not 0 <= prior_weight < math.inf:
             raise ConfigError(f"prior_weight must be 0 or more, not {prior_weight}")
+        self.exponent = check_exponent(exponent)
+        self.prior_weight = prior_weight
+        self.estimator = estimator
         self.memory = check_memory(memory)
+        self.means: dict[str, Mean] = {}  # of the open pools
+        self._make_mean = maker(estimator)
+        self._departed: dict[str, Mean] = {}  # of pools that left, the earliest first
+        self._local: dict[str, LocalCounts] = {}  # observed here; the means also hold what other dispatchers observed
         self._requests = 0
         self._last_use = LastUse()
         self._short: dict[str, tuple[int, float]] = {}  # by pool: number and seconds of the latest short services
         self._faded_at: dict[str, int] = {}  # by pool: the request at which its mean was last faded
         self._set_memory()
-        self.estimator = estimator
-        self._make = maker(estimator)
-        self.prior_weight = prior_weight
-        self.means: dict[str, Mean] = {}
-        self._left: dict[str, Mean] = {}
-        self._own: dict[str, Sums] = {}  # what was seen here; what other dispatchers saw is in the means, too
+
+    # -- decisions
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
         self._requests += 1
         decision = self.decide(job, fleet, now)
         if self.memory == FOREVER:
             return decision
-        if decision.phase is Phase.EXPLOIT:  # a forced trial is no use: the estimate of the pool has not led to it
+        # A forced trial does not count as a use, because the estimate of the pool has not led to it.
+        if decision.phase is Phase.EXPLOIT:
             unused = self._last_use.idle_and_unused(self._unused_after, self._requests, fleet)
             if unused:
                 self.episode.explored = True
@@ -255,86 +208,51 @@ class LearningPolicy(SedPolicy):
         return decision
 
     def decide(self, job: Job, fleet: FleetView, now: float) -> Decision:
-        """The decision of the policy itself, before unused pools are looked at."""
+        """Return the decision of the policy itself, before unused pools are considered."""
         return super().choose(job, fleet, now)
 
-    def _set_memory(self) -> None:
-        self._half_life = half_life(self.memory, len(self.specs))
-        self._unused_after = unused_after(self._half_life)
+    def rate(self, pool: str) -> float:
+        return self.means[pool].rate
 
-    def adapt(self, change: Change, fleet: FleetView) -> None:
-        if isinstance(change, Added):
-            pool = change.spec.id
-            known = self._left.pop(pool, None)
-            if known is None or not known.observations:
-                known = self._make(change.spec.guess, self.prior_weight)
-            self.means[pool] = known
-            self._last_use.use(pool, self._requests)
-        else:
-            self._left[change.pool] = self.means.pop(change.pool)
-            self._last_use.forget(change.pool)
-            while len(self._left) > REMEMBERED:
-                oldest = next(iter(self._left))
-                del self._left[oldest]
-                self._own.pop(oldest, None)
-                self._faded_at.pop(oldest, None)
-                self._short.pop(oldest, None)
-        super().adapt(change, fleet)
-        self._set_memory()
+    def estimates(self) -> Mapping[str, Mean]:
+        """Return the estimates of the open pools and of the departed ones that are kept."""
+        return {**self._departed, **self.means}
 
-    def remember(self) -> Remembered:
-        """What is known of each pool that was observed."""
-        return {
-            pool: {"weight": mean.weight, "total": mean.total, "observations": mean.observations}
-            for pool, mean in self.estimates().items()
-            if mean.observations
-        }
+    # -- learning
 
-    def recall(self, known: Remembered) -> None:
-        """Treat these pools as if they had been here before."""
-        for pool, seen in list(known.items())[-REMEMBERED:]:
-            mean = self._make(1.0, 0.0)
-            mean.restore(**seen)
-            self._left[pool] = mean
-            self._own[pool] = seen["weight"], seen["total"], seen["observations"]
+    def learn(self, done: Completion, fleet: FleetView) -> None:
+        if done.service_time is not None:
+            decision = done.ticket.decision
+            is_new = decision.memo == REVISIT and self._is_fast(decision.pool, done.service_time)
+            if is_new:
+                self.reset_pool(decision.pool)
+            self.observe(decision.pool, done.service_time)
+            if is_new:
+                self.use_now(decision.pool)
+        super().learn(done, fleet)
 
-    def own(self) -> dict[str, Sums]:
-        """What was seen here of each pool, open or remembered. Only plain means are sums."""
-        return dict.fromkeys(self.means, NOTHING_SEEN) | self._own
-
-    def reclaim(self, own: dict[str, Sums]) -> None:
-        self._own = dict(own)
-
-    def absorb(self, pool: str, others: Sums) -> None:
-        """What other dispatchers have seen of a pool by now, in place of what they had."""
-        mean = self.means.get(pool) or self._left.get(pool)
-        if mean is None:
-            return
-        n, s, seen = (a + b for a, b in zip(self._own.get(pool, NOTHING_SEEN), others, strict=True))
-        mean.restore(
-            self.prior_weight + max(0.0, n), self.prior_weight / mean.guess + (max(0.0, s) if n > 0 else 0.0), seen
-        )
-        self.rate_changed(pool)
-
-    def forget(self, pool: str) -> None:
-        """Begin anew with a pool, from its guess."""
-        self._own.pop(pool, None)
-        self._left.pop(pool, None)
-        if pool in self.means:
-            self.means[pool] = self._make(self.specs[pool].guess, self.prior_weight)
-            self.rate_changed(pool)
-
-    def observe(self, pool: str, service_time: float, now: float) -> None:
-        """One more service, seen here."""
-        mean = self.means.get(pool) or self._left.get(pool)
+    def observe(self, pool: str, service_time: float) -> None:
+        """Count one more service that this dispatcher has seen. service_time: seconds."""
+        mean = self.means.get(pool) or self._departed.get(pool)
         if mean is not None:
             if self.memory != FOREVER:
                 self._fade(pool, mean)
-                self._forget_if_faster(pool, mean, service_time)
-            mean.learn_one(service_time, now)
-            n, s, seen = self._own.get(pool, NOTHING_SEEN)
-            self._own[pool] = n + 1, s + service_time, seen + 1
+                self._restart_if_faster(pool, mean, service_time)
+            mean.learn_one(service_time)
+            n, s, observations = self._local.get(pool, NO_COUNTS)
+            self._local[pool] = n + 1, s + service_time, observations + 1
             self.rate_changed(pool)
+
+    def use_now(self, pool: str) -> None:
+        """Decide by the latest estimate of a pool at once. A policy that otherwise waits overrides this."""
+
+    def _is_fast(self, pool: str, service_time: float) -> bool:
+        """Return whether one service of a pool that was long unused suggests that it is one of the fastest now."""
+        mean = self.means.get(pool)
+        other_rates = [other.rate for name, other in self.means.items() if name != pool]
+        if mean is None or not other_rates:
+            return False
+        return service_time * max(other_rates) < COMPETITIVE and service_time * mean.rate * SURPRISING < 1
 
     def _fade(self, pool: str, mean: Mean) -> None:
         """Let the observations of a pool lose weight, in steps of `FADING_STEPS` per half-life."""
@@ -343,43 +261,89 @@ class LearningPolicy(SedPolicy):
             mean.fade(0.5 ** (passed / self._half_life))
             self._faded_at[pool] = self._requests
 
-    def _forget_if_faster(self, pool: str, mean: Mean, service_time: float) -> None:
+    def _restart_if_faster(self, pool: str, mean: Mean, service_time: float) -> None:
         """Keep only the latest services of a pool if all of them were far shorter than its mean."""
-        if service_time * mean.weight * FASTER >= mean.total:
+        if service_time * mean.weight * FASTER_FACTOR >= mean.total:
             if self._short:
                 self._short.pop(pool, None)
             return
         count, total = self._short.get(pool, (0, 0.0))
         self._short[pool] = count + 1, total + service_time
-        if count >= RUN:
+        if count >= FASTER_RUN:
             mean.restore(float(count), total, mean.observations)
             del self._short[pool]
 
-    def learn(self, done: Completion, fleet: FleetView) -> None:
-        if done.service_time is not None:
-            decision = done.ticket.decision
-            is_new = decision.memo == REVISIT and self._is_fast(decision.pool, done.service_time)
-            if is_new:
-                self.forget(decision.pool)
-            self.observe(decision.pool, done.service_time, done.finished_at)
-            if is_new:
-                self.use_now(decision.pool)
-        super().learn(done, fleet)
+    # -- membership
 
-    def _is_fast(self, pool: str, service_time: float) -> bool:
-        """Whether one service of a pool that was not used for long suggests that it is one of the fastest now."""
-        mean = self.means.get(pool)
-        others = [other.rate for name, other in self.means.items() if name != pool]
-        if mean is None or not others:
-            return False
-        return service_time * max(others) < COMPETITIVE and service_time * mean.rate * SURPRISING < 1
+    def adapt(self, change: Change, fleet: FleetView) -> None:
+        if isinstance(change, Added):
+            pool = change.spec.id
+            mean = self._departed.pop(pool, None)
+            if mean is None or not mean.observations:
+                mean = self._make_mean(change.spec.guess, self.prior_weight)
+            self.means[pool] = mean
+            self._last_use.use(pool, self._requests)
+        else:
+            self._departed[change.pool] = self.means.pop(change.pool)
+            self._last_use.discard(change.pool)
+            while len(self._departed) > MAX_DEPARTED_POOLS:
+                oldest = next(iter(self._departed))
+                for by_pool in (self._departed, self._local, self._faded_at, self._short):
+                    by_pool.pop(oldest, None)
+        super().adapt(change, fleet)
+        self._set_memory()
 
-    def use_now(self, pool: str) -> None:
-        """Decide by the latest estimate of a pool at once, in a policy that else waits."""
+    def _set_memory(self) -> None:
+        self._half_life = half_life(self.memory, len(self.specs))
+        self._unused_after = unused_after(self._half_life)
 
-    def rate(self, pool: str) -> float:
-        return self.means[pool].rate
+    # -- state
 
-    def estimates(self) -> Mapping[str, Mean]:
-        """Of the open pools, and of those that left and are remembered."""
-        return {**self._left, **self.means}
+    def get_state(self) -> PolicyState:
+        return {
+            pool: {"weight": mean.weight, "total": mean.total, "observations": mean.observations}
+            for pool, mean in self.estimates().items()
+            if mean.observations
+        }
+
+    def set_state(self, state: PolicyState) -> None:
+        # The pools count as departed ones: a pool that joins under the same name takes its estimate over.
+        for pool, sums in list(state.items())[-MAX_DEPARTED_POOLS:]:
+            mean = self._make_mean(1.0, 0.0)
+            mean.restore(**sums)
+            self._departed[pool] = mean
+            self._local[pool] = sums["weight"], sums["total"], sums["observations"]
+
+    def reset_pool(self, pool: str) -> None:
+        """Learn this pool anew, from its guess."""
+        self._local.pop(pool, None)
+        self._departed.pop(pool, None)
+        if pool in self.means:
+            self.means[pool] = self._make_mean(self.specs[pool].guess, self.prior_weight)
+            self.rate_changed(pool)
+
+    # -- observations of several dispatchers
+
+    def sharing_obstacle(self) -> str | None:
+        if self.estimator != "mean":
+            return "cannot share what it learns: only plain means are sums; leave policy.options.estimator away"
+        if self.memory != FOREVER:
+            return "cannot share what it learns: sums that fade cannot be added; leave policy.options.memory away"
+        return None
+
+    def local_counts(self) -> dict[str, LocalCounts]:
+        return dict.fromkeys(self.means, NO_COUNTS) | self._local
+
+    def set_local_counts(self, counts: dict[str, LocalCounts]) -> None:
+        self._local = dict(counts)
+
+    def merge_remote(self, pool: str, counts: LocalCounts) -> None:
+        mean = self.means.get(pool) or self._departed.get(pool)
+        if mean is None:
+            return
+        local = self._local.get(pool, NO_COUNTS)
+        n, s, observations = (a + b for a, b in zip(local, counts, strict=True))
+        weight = self.prior_weight + max(0.0, n)
+        total = self.prior_weight / mean.guess + (max(0.0, s) if n > 0 else 0.0)
+        mean.restore(weight, total, observations)
+        self.rate_changed(pool)

@@ -9,21 +9,21 @@ and λ the pool's present arrivals per second, the cost of one more request is
 The first term is the request's own work, the second its own wait, the third the wait that it adds to later requests.
 With ρ = 0 this is Shortest Expected Delay. For c = 1 and for c = ∞ it is the exact relative value of one more request.
 
-Trials: an idle pool with fewer than three remembered responses gets the request. An idle pool that has received none of
-the last `memory` requests is forgotten, so it is tried again. All sums fade by half in `memory` requests of the fleet.
-If recent responses of a pool that is known well disagree with its earlier ones (`estimators.surprise`), its sums fade
-to the weight of ten responses at once.
+Trials: an idle pool with fewer than three responses gets the request. The sums of an idle pool are cleared if it has
+received none of the last `memory` requests, so it is tried again. All sums fade by half in `memory` requests of the
+fleet. If recent responses of a pool with many observations disagree with its earlier ones (`estimators.surprise`), its
+sums fade to the weight of ten responses at once.
 
 Revisits: an idle pool that has received none of the last 1,750 requests (or 35 % of the memory, if that is more) gets
 one. If its response takes less than twice the least service time of the other pools, and less than half of its own
 (less for service times that vary much), the pool has become fast. Its sums are cleared, so that it is learned anew.
 
-A failed or rejected request counts as a response that took ten usual service times longer. A request that its client
-gave up, or whose client read too slowly, counts with its time in flight only. So does a client error (4xx), unless the
-pool has fewer than three remembered responses; then it counts as failed.
+A failed or rejected request counts as a response that took ten usual service times longer. A request counts with its
+time in flight only if its client cancelled it or read too slowly. So does a client error (4xx), unless the pool has
+fewer than three responses; then it counts as failed.
 
 Symbols: H -> `_half_life`, s and c -> `service_seconds` and `capacity` of `ThroughputCurve`, λ -> `arrival_rate`, s0 ->
-`usual_seconds`, n0 -> `TRIALS`, ρmax -> `MOST_LOAD`. Source: the rule is our own; docs/curve.md explains it.
+`usual_seconds`, n0 -> `MIN_RESPONSES`, ρmax -> `MAX_LOAD`. Source: the rule is our own; docs/curve.md explains it.
 Limits: a throughput curve that bends softly has more than two numbers.
 """
 
@@ -35,40 +35,45 @@ from random import Random
 
 import numpy as np
 
+from dispatcher.core.estimate import CapacityEstimate
 from dispatcher.core.expected_delay import Floats
 from dispatcher.core.memory import (
     AUTOMATIC,
     COMPETITIVE,
     FOREVER,
     REVISIT,
-    STALE,
+    STALE_AFTER,
     SURPRISING,
     LastUse,
     check_memory,
     half_life,
     unused_after,
 )
-from dispatcher.core.policy import FleetView, PoolView, Remembered
+from dispatcher.core.policy import CostOracle, FleetView, PolicyState, PoolView
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, Phase, Ticket
 from dispatcher.errors import ConfigError
 from dispatcher.estimators.surprise import Surprise
-from dispatcher.estimators.throughput_curve import CapacityEstimate, ThroughputCurve
-from dispatcher.policies.base import MANY, REMEMBERED, IndexPolicy
+from dispatcher.estimators.throughput_curve import ThroughputCurve
+from dispatcher.policies.base import MAX_DEPARTED_POOLS, MIN_POOLS_FOR_ARRAYS, ScoredPolicy
 
 RATE_MEMORY_SHARE = 0.1  # the arrival rates of the pools fade in this share of the memory
-TRIALS = 3  # responses below which an idle pool is tried
-MOST_LOAD = 0.75
-FAILURE_SERVICE_TIMES = 10  # usual service times that a failed request counts longer
-KNOWN_WELL = 200  # remembered responses; with fewer the estimates follow a change fast enough by themselves
-KEPT = 10  # responses that the sums of a changed pool still weigh as much as
-FIRST_USUAL_SECONDS = 1.0  # before the first response
-LEAST_USUAL_SECONDS = 1e-9
-MOST_UNANSWERED = 100  # usual service times of work without a response that count; an outage must not distort the mean
-LARGEST_WEIGHT = 2.0**100  # sums are scaled down beyond it
+MIN_RESPONSES = 3  # an idle pool with fewer responses is tried
+MAX_LOAD = 0.75
+FAILURE_SERVICE_TIMES = 10  # the usual service times that are added to the duration of a failed request
+MIN_RESPONSES_FOR_CHANGE = 200  # with fewer responses the estimates follow a change fast enough by themselves
+RESPONSES_AFTER_CHANGE = 10  # the weight of the sums of a pool after a change
+INITIAL_USUAL_SECONDS = 1.0  # before the first response
+MIN_USUAL_SECONDS = 1e-9
+MAX_UNANSWERED = 100  # usual service times of work without a response that count; an outage must not distort the mean
+MAX_WEIGHT = 2.0**100  # the sums are scaled down when a weight exceeds it
 
 
 def cost(in_flight: int, service_seconds: float, capacity: float, arrival_rate: float) -> float:
-    """The seconds that one more request costs in all: its own response time and the wait that it adds to later ones.
+    """Return the seconds that one more request costs: its own response time and the wait that it adds to later ones.
+
+    in_flight: q, without this request.
+    service_seconds, capacity: s and c of the pool.
+    arrival_rate: λ, the requests per second that the pool receives.
 
     >>> cost(0, service_seconds=0.1, capacity=1.0, arrival_rate=0.0)
     0.1
@@ -78,26 +83,27 @@ def cost(in_flight: int, service_seconds: float, capacity: float, arrival_rate: 
     beyond = in_flight + 2 - capacity
     if beyond <= 0:
         return service_seconds
-    load = min(MOST_LOAD, arrival_rate * service_seconds / capacity)
+    load = min(MAX_LOAD, arrival_rate * service_seconds / capacity)
     own_wait = beyond - 1 if beyond > 1 else 0.0
     return service_seconds * (1 + (own_wait + load / (1 - load) * beyond) / capacity)
 
 
 def costs(in_flight: Floats, service_seconds: Floats, capacity: Floats, arrival_rate: Floats) -> Floats:
-    """`cost` for many pools at once."""
+    """Return `cost` for many pools at once, as an array."""
     beyond = np.maximum(0.0, in_flight + 2 - capacity)
-    load = np.minimum(MOST_LOAD, arrival_rate * service_seconds / capacity)
+    load = np.minimum(MAX_LOAD, arrival_rate * service_seconds / capacity)
     own_wait = np.maximum(0.0, beyond - 1)
-    found: Floats = service_seconds * (1 + (own_wait + load / (1 - load) * beyond) / capacity)
-    return found
+    total: Floats = service_seconds * (1 + (own_wait + load / (1 - load) * beyond) / capacity)
+    return total
 
 
 class _PoolState(ThroughputCurve):
-    """The curve of one pool, and what routing needs beside it.
+    """The curve of one pool, and what routing needs in addition.
 
-    sent: requests sent to it, weighted and fading. surprise: the test that its recent responses agree with its earlier
-    ones. updated_at: the time until which its seconds are counted, None before. counted_from: the time from which on
-    they are counted, None before; a request that joined earlier says nothing about the sums.
+    sent: the weighted and fading number of requests sent to it.
+    surprise: the test that its recent responses agree with its earlier ones.
+    updated_at: the time until which its seconds are counted, None at first.
+    counted_from: the time since which they are counted, None at first. A request that joined earlier is not counted.
     """
 
     __slots__ = ("counted_from", "sent", "surprise", "updated_at")
@@ -114,12 +120,12 @@ class _PoolState(ThroughputCurve):
         self.counted_from: float | None = None
 
     def has_changed(self, weight: float) -> bool:
-        """A request has departed. Returns whether the pool has changed, if it was known well."""
-        return self.surprise.depart(self.service_seconds) and self.departed >= KNOWN_WELL * weight
+        """Count a departure, and return whether a pool with many observations has changed."""
+        return self.surprise.depart(self.service_seconds) and self.departed >= MIN_RESPONSES_FOR_CHANGE * weight
 
     def fade(self, weight: float) -> None:
-        """Let all that was observed weigh as little as `KEPT` responses."""
-        self.scale(KEPT * weight / self.departed)
+        """Reduce the weight of all observations to that of `RESPONSES_AFTER_CHANGE` responses."""
+        self.scale(RESPONSES_AFTER_CHANGE * weight / self.departed)
         self.surprise.restart()
 
 
@@ -135,7 +141,7 @@ class _Table:
         self.departed = np.empty(len(pools))
         for pool in pools:
             self.update(pool.id, states[pool.id])
-        self.count()
+        self.read_in_flight()
 
     def update(self, pool: str, state: _PoolState) -> None:
         """Take over the state of one pool."""
@@ -146,16 +152,17 @@ class _Table:
             self.sent[i] = state.sent
             self.departed[i] = state.departed
 
-    def count(self) -> None:
+    def read_in_flight(self) -> None:
         """Read the requests in flight of all pools."""
         self.in_flight = np.fromiter([pool.in_flight for pool in self.pools], dtype=float, count=len(self.pools))
 
 
-class Curve(IndexPolicy):
+class Curve(ScoredPolicy):
     """Learns each pool's speed and capacity; least total cost of a request. Needs no number of servers.
 
-    memory: requests of the fleet in which what was learned fades by half; 0 for 5,000, or 500 per pool if that is more;
-    -1 for no forgetting.
+    ties: how to decide between equal scores: `first`, `random`, `slowest` or `fastest`.
+    memory: the requests of the fleet in which what was learned fades by half. 0 stands for 5,000, or 500 per pool if
+        that is more. -1 stands for no forgetting.
     """
 
     state_kind = "curves"
@@ -163,48 +170,46 @@ class Curve(IndexPolicy):
     def __init__(self, *, rng: Random, ties: str = "first", memory: int = 0) -> None:
         super().__init__(rng=rng, ties=ties)
         self.memory = check_memory(memory)
+        description = "the score of curve with the true service times and servers, at the present arrival rates"
+        self.oracle = CostOracle(description, self._true_costs)
         self._last_use = LastUse()
         self._states: dict[str, _PoolState] = {}
-        self._left: dict[str, _PoolState] = {}
+        self._departed: dict[str, _PoolState] = {}
         self._table: _Table | None = None
         self._requests = 0
         self._last_request_at: float | None = None
         self._weight = self._rate_weight = 1.0
         self._seconds = 0.0  # since the first request, weighted by _rate_weight
         self._work = self._responses = 0.0  # of the whole fleet, weighted by _weight
-        self._unanswered = 0.0  # seconds of work since the last response that count, and how many may
-        self._most_unanswered = math.inf
-        self._withheld = 0.0  # those beyond
+        self._unanswered = 0.0  # seconds of work since the last response, as far as they are counted in `_work`
+        self._max_unanswered = math.inf
+        self._withheld = 0.0  # the seconds beyond the maximum
         self._set_memory()
 
-    # -- what it knows
+    # -- what it has learned
 
     @property
     def usual_seconds(self) -> float:
-        """The seconds of work that a response takes over the whole fleet."""
+        """The mean seconds of work for a response, over the whole fleet."""
         if not self._responses:
-            return FIRST_USUAL_SECONDS
-        return max(LEAST_USUAL_SECONDS, self._work / self._responses)
+            return INITIAL_USUAL_SECONDS
+        return max(MIN_USUAL_SECONDS, self._work / self._responses)
 
     def rate(self, pool: str) -> float:
-        """1/s, requests per second while the pool keeps up and one is in flight."""
+        """Return 1/s: the requests per second with one request in flight."""
         return 1 / self._states[pool].service_seconds
 
     def arrival_rate(self, pool: str) -> float:
-        """Requests per second that the pool receives now."""
+        """Return the requests per second that the pool receives now."""
         return self._states[pool].sent / self._seconds if self._seconds else 0.0
 
     def estimates(self) -> Mapping[str, CapacityEstimate]:
-        """Of the open pools, and of those that left and are remembered."""
-        states = {**self._left, **self._states}
+        """Return the estimates of the open pools and of the departed ones that are kept."""
+        states = {**self._departed, **self._states}
         return {pool: state.estimate(self._weight) for pool, state in states.items()}
 
-    @property
-    def oracle(self) -> str:
-        return "the score of curve with the true service times and servers, at the present arrival rates"
-
-    def true_costs(self, pools: Sequence[PoolView], rates: Mapping[str, float]) -> Sequence[float]:
-        """The score with s = 1/rate and c = the configured servers, at the present arrival rates."""
+    def _true_costs(self, pools: Sequence[PoolView], rates: Mapping[str, float]) -> Sequence[float]:
+        """Return the scores with s = 1/rate and c = the configured servers, at the present arrival rates."""
         return [
             cost(pool.in_flight, 1 / rates[pool.id], float(pool.servers), self.arrival_rate(pool.id)) for pool in pools
         ]
@@ -217,14 +222,14 @@ class Curve(IndexPolicy):
         for pool in self._last_use.idle_and_unused(self._half_life, self._requests, fleet):
             self._relearn(pool.id)
         pools = fleet.pools
-        if len(pools) < MANY:
+        if len(pools) < MIN_POOLS_FOR_ARRAYS:
             trial = self._trial(pools)
         else:
-            self._table_of(pools).count()
+            self._table_of(pools).read_in_flight()
             trial = self._trial_of_many(pools)
         if trial is not None:
             self.episode.explored = True
-            was_long_ago = self._last_use.unused_for(trial.id, self._requests) > STALE
+            was_long_ago = self._last_use.unused_for(trial.id, self._requests) > STALE_AFTER
             return Decision(trial.id, phase=Phase.EXPLORE, memo=REVISIT if was_long_ago else None)
         unused = self._last_use.idle_and_unused(self._unused_after, self._requests, fleet)
         if unused:
@@ -233,28 +238,28 @@ class Curve(IndexPolicy):
         return Decision(self.least(pools, now).id)
 
     def _fade(self, now: float) -> None:
-        """One more request: everything that was counted before weighs less."""
+        """Count one more request, and reduce the weight of everything that was counted before."""
         self._requests += 1
         self._weight *= self._growth
         self._rate_weight *= self._rate_growth
         if self._last_request_at is not None:
             self._seconds += (now - self._last_request_at) * self._rate_weight
         self._last_request_at = now
-        if self._weight > LARGEST_WEIGHT or self._rate_weight > LARGEST_WEIGHT:
+        if self._weight > MAX_WEIGHT or self._rate_weight > MAX_WEIGHT:
             self._scale_down()
 
     def _trial(self, pools: Sequence[PoolView]) -> PoolView | None:
-        """The first idle pool with too few remembered responses."""
-        enough, states = TRIALS * self._weight, self._states
+        """Return the first idle pool with too few responses, or None."""
+        enough, states = MIN_RESPONSES * self._weight, self._states
         for pool in pools:
             if pool.in_flight == 0 and states[pool.id].departed < enough:
                 return pool
         return None
 
     def _trial_of_many(self, pools: Sequence[PoolView]) -> PoolView | None:
-        """As `_trial`."""
+        """Return what `_trial` returns, for many pools."""
         table = self._table_of(pools)
-        untried = (table.in_flight == 0) & (table.departed < TRIALS * self._weight)
+        untried = (table.in_flight == 0) & (table.departed < MIN_RESPONSES * self._weight)
         first = int(untried.argmax())
         return pools[first] if untried[first] else None
 
@@ -264,14 +269,14 @@ class Curve(IndexPolicy):
         return cost(pool.in_flight, state.service_seconds, state.capacity, arrival_rate)
 
     def score_all(self, pools: Sequence[PoolView], now: float) -> Sequence[float] | Floats:
-        if len(pools) < MANY:
+        if len(pools) < MIN_POOLS_FOR_ARRAYS:
             return super().score_all(pools, now)
         table = self._table_of(pools)
         arrival_rate = table.sent / self._seconds if self._seconds else np.zeros(len(pools))
         return costs(table.in_flight, table.service_seconds, table.capacity, arrival_rate)
 
     def rates(self, pools: Sequence[PoolView]) -> Sequence[float] | Floats:
-        return super().rates(pools) if len(pools) < MANY else 1 / self._table_of(pools).service_seconds
+        return super().rates(pools) if len(pools) < MIN_POOLS_FOR_ARRAYS else 1 / self._table_of(pools).service_seconds
 
     def _table_of(self, pools: Sequence[PoolView]) -> _Table:
         if self._table is None or self._table.pools is not pools:
@@ -281,18 +286,18 @@ class Curve(IndexPolicy):
     # -- learning
 
     def request_joined(self, pool: PoolView, now: float) -> None:
-        """A request joins the pool, whatever policy chose it. The pool's count does not include it yet."""
+        """Count a request that joins a pool. The count of the pool does not include it yet."""
         state = self._states[pool.id]
         in_flight = pool.in_flight
         self._spend(state, in_flight, now)
         self._last_use.use(pool.id, self._requests)
         state.sent += self._rate_weight
-        most_ever = state.join(in_flight + 1)
-        self._refit(pool.id, state, most_ever)
+        fit_now = state.join(in_flight + 1)
+        self._refit(pool.id, state, fit_now)
 
     def learn(self, done: Completion, fleet: FleetView) -> None:
         ticket = done.ticket
-        state = self._states.get(ticket.pool.id) or self._left.get(ticket.pool.id)
+        state = self._states.get(ticket.pool.id) or self._departed.get(ticket.pool.id)
         if state is not None:
             in_flight = ticket.pool.in_flight + 1
             failed = self._has_failed(state, done)
@@ -309,15 +314,18 @@ class Curve(IndexPolicy):
         super().learn(done, fleet)
 
     def _has_failed(self, state: _PoolState, done: Completion) -> bool:
-        """Whether the pool has failed or rejected the request. A client error (4xx) of a pool that is not known yet
-        counts as well: without any observation the pool would be tried again and again."""
+        """Return whether the request counts as failed.
+
+        A client error (4xx) of a pool with too few responses counts as well. Otherwise there would be no observation,
+        and the pool would be tried again and again.
+        """
         if done.accepted is False or done.outcome in (Outcome.FAILED, Outcome.TIMED_OUT):
             return True
         unusable = done.outcome is Outcome.OK and not done.teaches and not done.ticket.timing_discarded
-        return unusable and state.departed < TRIALS * self._weight
+        return unusable and state.departed < MIN_RESPONSES * self._weight
 
     def _judge_revisit(self, ticket: Ticket, now: float) -> None:
-        """Learn a pool anew if a trial after a long time shows that it has become one of the fastest."""
+        """Learn a pool anew if a request after a long time shows that it has become one of the fastest."""
         pool, seconds = ticket.pool.id, now - ticket.routed_at
         state = self._states.get(pool)
         others = [other.service_seconds for name, other in self._states.items() if name != pool]
@@ -329,13 +337,13 @@ class Curve(IndexPolicy):
             state.updated_at = state.counted_from = ticket.routed_at
 
     def _spend(self, state: _PoolState, in_flight: int, now: float) -> None:
-        """Count the time since the pool's last event, in which it had `in_flight` requests."""
+        """Count the time since the last event of the pool. in_flight: its requests during that time."""
         if in_flight and state.updated_at is not None and now > state.updated_at:
             seconds = now - state.updated_at
             state.spend(in_flight, seconds, self._weight)
             work = seconds * min(in_flight, state.capacity)
             state.surprise.spend(work)
-            if self._unanswered < self._most_unanswered:
+            if self._unanswered < self._max_unanswered:
                 self._unanswered += work
                 self._work += self._weight * work
             else:
@@ -346,7 +354,7 @@ class Curve(IndexPolicy):
             state.counted_from = now
 
     def _complete(self, state: _PoolState, in_flight: int, done: Completion, failed: bool) -> None:
-        """Count a departure. in_flight: with this request."""
+        """Count a departure. in_flight: the requests before it, with this one."""
         seconds = max(0.0, done.finished_at - done.ticket.routed_at)
         if failed:
             penalty = FAILURE_SERVICE_TIMES * self.usual_seconds
@@ -358,11 +366,12 @@ class Curve(IndexPolicy):
             if self._withheld:
                 self._work += self._weight * min(self._withheld, seconds)
             self._unanswered = self._withheld = 0.0
-            self._most_unanswered = MOST_UNANSWERED * max(seconds, self.usual_seconds)
-        state.complete(in_flight, done.ticket.found, seconds, self._weight)
+            self._max_unanswered = MAX_UNANSWERED * max(seconds, self.usual_seconds)
+        state.complete(in_flight, done.ticket.in_flight_before, seconds, self._weight)
 
-    def _refit(self, pool: str, state: _PoolState, now_due: bool = False) -> None:
-        if now_due or state.is_fit_due(self._weight):
+    def _refit(self, pool: str, state: _PoolState, now: bool = False) -> None:
+        """Fit the curve of a pool, if a fit is due or must be made now."""
+        if now or state.is_fit_due(self._weight):
             state.fit(self._weight, self.usual_seconds)
         if self._table is not None:
             self._table.update(pool, state)
@@ -372,7 +381,7 @@ class Curve(IndexPolicy):
     def adapt(self, change: Change, fleet: FleetView) -> None:
         if isinstance(change, Added):
             pool = change.spec.id
-            state = self._left.pop(pool, None) or self._states.get(pool)
+            state = self._departed.pop(pool, None) or self._states.get(pool)
             if state is not None:
                 self._last_use.use(pool, self._requests)
             else:
@@ -380,50 +389,48 @@ class Curve(IndexPolicy):
             state.servers = change.spec.servers
             self._states[pool] = state
         else:
-            self._left[change.pool] = self._states.pop(change.pool)
-            self._last_use.forget(change.pool)
-            while len(self._left) > REMEMBERED:
-                del self._left[next(iter(self._left))]
+            self._departed[change.pool] = self._states.pop(change.pool)
+            self._last_use.discard(change.pool)
+            while len(self._departed) > MAX_DEPARTED_POOLS:
+                del self._departed[next(iter(self._departed))]
         self._table = None
         super().adapt(change, fleet)
         self._set_memory()
 
-    def forget(self, pool: str) -> None:
-        """Begin anew with a pool, as if it had just joined."""
-        self._left.pop(pool, None)
+    def reset_pool(self, pool: str) -> None:
+        self._departed.pop(pool, None)
         if pool in self._states:
             self._states[pool].responses = 0
             self._relearn(pool)
 
     def _relearn(self, pool: str) -> None:
         """Clear the sums of a pool."""
-        self._last_use.forget(pool)
+        self._last_use.discard(pool)
         state = self._states.get(pool)
         if state is not None:
             state.clear(self.usual_seconds)
             if self._table is not None:
                 self._table.update(pool, state)
 
-    def remember(self) -> Remembered:
-        """The sums of each pool that has been observed, per request of now."""
-        states = {**self._left, **self._states}
+    def get_state(self) -> PolicyState:
+        states = {**self._departed, **self._states}
         return {pool: state.dump(self._weight) for pool, state in states.items() if state.departed}
 
-    def recall(self, known: Remembered) -> None:
-        """Treat these pools as if they had been here before. Raises ConfigError after taking over all usable ones."""
+    def set_state(self, state: PolicyState) -> None:
+        # The pools count as departed ones: a pool that joins under the same name takes its sums over.
         faults = []
-        for pool, sums in list(known.items())[-REMEMBERED:]:
-            state = _PoolState(FIRST_USUAL_SECONDS)
+        for pool, sums in list(state.items())[-MAX_DEPARTED_POOLS:]:
+            pool_state = _PoolState(INITIAL_USUAL_SECONDS)
             try:
-                state.load(sums, self._weight)
+                pool_state.load(sums, self._weight)
             except (TypeError, ValueError) as error:
                 faults.append(f"pool {pool!r}: {error}")
                 continue
-            self._left[pool] = state
-            self._work += state.work
-            self._responses += state.departed
-        for state in self._left.values():
-            state.fit(self._weight, self.usual_seconds)
+            self._departed[pool] = pool_state
+            self._work += pool_state.work
+            self._responses += pool_state.departed
+        for pool_state in self._departed.values():
+            pool_state.fit(self._weight, self.usual_seconds)
         if faults:
             raise ConfigError(f"these are no throughput curves and are not used: {'; '.join(faults)}")
 
@@ -435,9 +442,9 @@ class Curve(IndexPolicy):
         self._rate_growth = 2.0 ** (1 / (RATE_MEMORY_SHARE * finite))
 
     def _scale_down(self) -> None:
-        """Weights have grown large: divide all weighted sums by them."""
+        """Divide all weighted sums by the present weights, which have grown large."""
         down, rate_down = 1 / self._weight, 1 / self._rate_weight
-        for states in (self._states, self._left):
+        for states in (self._states, self._departed):
             for state in states.values():
                 state.scale(down)
                 state.sent *= rate_down

@@ -1,28 +1,31 @@
 """envoy_least_request: Envoy's LEAST_REQUEST with equal weights; the emptier of two drawn with replacement.
 
-Rule: d draws with replacement (so it may be twice the same pool), the fewest requests win, ties go to the first drawn.
-Source: Envoy, least_request_lb.cc. Limit: blind to speed, and one in n times to load as well.
+Rule: d pools are drawn with replacement, so one pool may be drawn twice. The one with the fewest requests gets the
+request; at a tie it is the first one drawn. Source: Envoy, least_request_lb.cc. Limits: the rule does not use the
+speed. With n pools and two draws, it does not use the load either in one decision out of n.
 """
 
 from __future__ import annotations
 
 from random import Random
 
-from dispatcher.core.policy import FleetView
+from dispatcher.core.policy import BasePolicy, FleetView
 from dispatcher.core.types import Decision, Job
 from dispatcher.errors import ConfigError
-from dispatcher.policies.base import BasePolicy
 
-MOST = 1000  # draws
+MAX_DRAWS = 1000
 
 
 class EnvoyLeastRequest(BasePolicy):
-    """The emptier of two pools drawn with replacement. choice_count: how many draws, from 1 to 1000."""
+    """The emptier of two pools drawn with replacement.
+
+    choice_count: the number of draws, from 1 to 1000.
+    """
 
     def __init__(self, *, rng: Random, choice_count: int = 2) -> None:
         super().__init__(rng=rng)
-        if not 1 <= choice_count <= MOST:
-            raise ConfigError(f"choice_count must be from 1 to {MOST}, not {choice_count}")
+        if not 1 <= choice_count <= MAX_DRAWS:
+            raise ConfigError(f"choice_count must be from 1 to {MAX_DRAWS}, not {choice_count}")
         self.choice_count = choice_count
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:

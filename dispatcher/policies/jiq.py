@@ -1,15 +1,15 @@
 """jiq: Join the Idle Queue. An idle pool at random if there is one, else any at random.
 
-Source: Lu et al., *Join-Idle-Queue: A novel load balancing algorithm for dynamically scalable web services*, 2011.
-Chosen: a pool of c servers is idle while one of them is free. Limit: blind to speed, and to queues once nobody is
-idle.
+Source: Lu et al., *Join-Idle-Queue: A novel load balancing algorithm for dynamically scalable web services*, 2011. We
+chose that a pool of c servers is idle while one of them is free. Limits: the rule does not use the speed, and it does
+not use the queues once no pool is idle.
 """
 
 from __future__ import annotations
 
-from dispatcher.core.policy import FleetView
+from dispatcher.core.policy import BasePolicy, FleetView
 from dispatcher.core.types import Decision, Job
-from dispatcher.policies.base import BasePolicy, has_room
+from dispatcher.policies.base import has_room
 
 
 class Jiq(BasePolicy):

@@ -33,22 +33,24 @@ import math
 from random import Random
 
 from dispatcher.core.memory import AUTOMATIC, FOREVER
-from dispatcher.core.policy import FleetView, Sums
+from dispatcher.core.policy import FleetView, LocalCounts
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase
 from dispatcher.errors import ConfigError
-from dispatcher.policies.base import REMEMBERED, LearningPolicy
+from dispatcher.policies.base import MAX_DEPARTED_POOLS, LearningPolicy
 
-LONG = 1_000_000  # episodes; an estimator must be able to hold what they ask for
+MANY_EPISODES = 1_000_000  # the weight that this many episodes require must be within reach of the estimator
 SYSTEM, POOL = "system", "pool"  # values of the option `episodes`
-POOL_CAP = 1_000  # arrivals in an episode, the default of `max_episode_arrivals` with episodes by pool
+MAX_ARRIVALS_BY_POOL = 1_000  # the default of `max_episode_arrivals` with episodes by pool
 
 
 class Lased(LearningPolicy):
     """Learns the rates in episodes, with forced exploration; converges to SED with bounded regret.
 
-    n0: trials a pool gets in an exploration, ≥ 1. c, alpha: how many observations a pool must have by episode k,
-    c (ln k)^alpha, both ≥ 0. episodes: "system" or "pool", the rule that ends an episode. max_episode_arrivals: an
-    episode also ends after so many arrivals; 0 means no such limit with "system" and 1,000 arrivals with "pool".
+    n0: the trials that a pool gets in an exploration, at least 1.
+    c, alpha: a pool must have c (ln k)^alpha observations by episode k; both are 0 or more.
+    episodes: "system" or "pool", the rule that ends an episode.
+    max_episode_arrivals: an episode also ends after this many arrivals. 0 means no such limit with "system" and 1,000
+        arrivals with "pool".
     """
 
     def __init__(
@@ -79,32 +81,36 @@ class Lased(LearningPolicy):
             raise ConfigError(f"max_episode_arrivals must be 0 (the default) or more, not {max_episode_arrivals}")
         self.n0, self.c, self.alpha = n0, c, alpha
         self.by_pool = episodes == POOL
-        self.max_episode_arrivals = max_episode_arrivals or (POOL_CAP if self.by_pool else 0)
-        most, enough = self._make(1.0, 0.0).most, self.needed(LONG)
-        if most < enough:
+        self.max_episode_arrivals = max_episode_arrivals or (MAX_ARRIVALS_BY_POOL if self.by_pool else 0)
+        max_weight, needed = self._make_mean(1.0, 0.0).max_weight, self.needed(MANY_EPISODES)
+        if max_weight < needed:
             raise ConfigError(
-                f"estimator {estimator!r} never weighs more than {most:g} observations, and lased, which wants "
-                f"{math.ceil(enough)} by episode {LONG:,}, would explore for ever"
+                f"estimator {estimator!r} never weighs more than {max_weight:g} observations, and lased, which wants "
+                f"{math.ceil(needed)} by episode {MANY_EPISODES:,}, would explore for ever"
             )
         self._rates: dict[str, float] = {}
         self._changed: set[str] = set()  # pools whose estimate may differ from the rate in use
-        self._left_to_try: dict[str, int] = {}
+        self._trials_remaining: dict[str, int] = {}
         self._never_empty: set[str] = set()  # pools that were busy as the episode began and have not been empty since
 
     def rate(self, pool: str) -> float:
         return self._rates[pool]
 
     def needed(self, k: int) -> float:
-        """N(k), the observations of each pool below which episode k explores."""
+        """Return N(k): episode k explores if a pool has fewer observations."""
         return max(self.n0, self.c * math.pow(math.log(k), self.alpha))
 
     def decide(self, job: Job, fleet: FleetView, now: float) -> Decision:
-        if self.max_episode_arrivals and self.episode.arrivals >= self.max_episode_arrivals and not self._left_to_try:
+        if (
+            self.max_episode_arrivals
+            and self.episode.arrivals >= self.max_episode_arrivals
+            and not self._trials_remaining
+        ):
             self.end_episode()
         if self.episode.arrivals == 0:
             self._begin_episode(fleet)
         self.episode.arrived(now)
-        if self._left_to_try:
+        if self._trials_remaining:
             pool = self._next_trial(fleet)
             if pool is not None:
                 return Decision(pool, phase=Phase.EXPLORE)
@@ -115,41 +121,43 @@ class Lased(LearningPolicy):
             self._never_empty = {pool.id for pool in fleet.pools if pool.in_flight}
         needed = self.needed(self.episode.number)
         if self.memory == FOREVER:
-            few = self.means if min(mean.weight for mean in self.means.values()) < needed else {}
-        else:  # weights fade, so observations are counted, and only pools with too few of them are tried
-            few = {pool: mean for pool, mean in self.means.items() if mean.observations + self.prior_weight < needed}
-        if few:
-            self._left_to_try = dict.fromkeys(few, self.n0)
+            to_explore = self.means if min(mean.weight for mean in self.means.values()) < needed else {}
+        else:  # weights fade, so the observations are counted, and only pools with too few of them are tried
+            to_explore = {
+                pool: mean for pool, mean in self.means.items() if mean.observations + self.prior_weight < needed
+            }
+        if to_explore:
+            self._trials_remaining = dict.fromkeys(to_explore, self.n0)
             self.episode.explored = True
 
     def _next_trial(self, fleet: FleetView) -> str | None:
-        """The pool with the most trials left among those that this request may go to."""
-        left = self._left_to_try
-        each = [left.get(pool.id, 0) for pool in fleet.pools]
-        trials = max(each)
-        if not trials:
+        """Count a trial and return its pool: the one with the most remaining trials that this request may go to."""
+        remaining = self._trials_remaining
+        counts = [remaining.get(pool.id, 0) for pool in fleet.pools]
+        most = max(counts)
+        if not most:
             return None
-        pool = fleet.pools[each.index(trials)].id
-        if trials == 1:
-            del left[pool]
+        pool = fleet.pools[counts.index(most)].id
+        if most == 1:
+            del remaining[pool]
         else:
-            left[pool] = trials - 1
+            remaining[pool] = most - 1
         return pool
 
     def learn(self, done: Completion, fleet: FleetView) -> None:
         super().learn(done, fleet)
         pool = done.ticket.pool
         if self.by_pool and pool.in_flight == 0:
-            self._do_not_wait_for(pool.id)
+            self._stop_waiting_for(pool.id)
 
-    def _do_not_wait_for(self, pool: str) -> None:
-        """The pool has become empty, or has left: with episodes by pool, the episode ends if it was the last one."""
+    def _stop_waiting_for(self, pool: str) -> None:
+        """Take in that the pool has become empty or has left. The episode ends if it waited only for this pool."""
         self._never_empty.discard(pool)
         if not self._never_empty:
             self.emptied()
 
     def emptied(self) -> None:
-        if not self._left_to_try:
+        if not self._trials_remaining:
             super().emptied()
 
     def end_episode(self) -> None:
@@ -157,7 +165,7 @@ class Lased(LearningPolicy):
         self._use_estimates()
 
     def _use_estimates(self) -> None:
-        """Decide by the latest estimates. This takes time in proportion to the number of estimates that changed."""
+        """Decide by the latest estimates from now on. The time is proportional to the number of changed estimates."""
         for pool in self._changed:
             if pool in self.means:
                 self._rates[pool] = self.means[pool].rate
@@ -167,7 +175,7 @@ class Lased(LearningPolicy):
         self._changed.clear()
 
     def rate_changed(self, pool: str) -> None:
-        """The new estimate is used from the end of the episode on."""
+        # The rate in use does not change before the episode ends.
         self._changed.add(pool)
 
     def use_now(self, pool: str) -> None:
@@ -175,13 +183,13 @@ class Lased(LearningPolicy):
             self._rates[pool] = self.means[pool].rate
             super().rate_changed(pool)
 
-    def absorb(self, pool: str, others: Sums) -> None:
-        super().absorb(pool, others)
+    def merge_remote(self, pool: str, counts: LocalCounts) -> None:
+        super().merge_remote(pool, counts)
         if not self.episode.arrivals:
             self._use_estimates()
 
-    def forget(self, pool: str) -> None:
-        super().forget(pool)
+    def reset_pool(self, pool: str) -> None:
+        super().reset_pool(pool)
         self._rates.pop(pool, None)
         if pool in self.means:
             self._rates[pool] = self.means[pool].rate
@@ -191,13 +199,13 @@ class Lased(LearningPolicy):
         if isinstance(change, Added):
             super().adapt(change, fleet)
             pool = change.spec.id
-            # A pool that comes back within the episode keeps the rate of the episode's beginning.
+            # A pool that returns within the episode keeps the rate of the episode's beginning.
             self._rates.setdefault(pool, self.means[pool].rate)
             self._changed.add(pool)
         else:
-            self._left_to_try.pop(change.pool, None)
+            self._trials_remaining.pop(change.pool, None)
             super().adapt(change, fleet)
             if self.by_pool:
-                self._do_not_wait_for(change.pool)
-            if len(self._rates) > len(self.means) + REMEMBERED:
+                self._stop_waiting_for(change.pool)
+            if len(self._rates) > len(self.means) + MAX_DEPARTED_POOLS:
                 self._rates = {pool: rate for pool, rate in self._rates.items() if pool in self.means}

@@ -15,13 +15,13 @@ Limits: the weights are fixed, so a wrong guess stays wrong. With equal weights 
 from __future__ import annotations
 
 from dispatcher.core.policy import PoolView
-from dispatcher.policies.base import IndexPolicy
+from dispatcher.policies.base import ScoredPolicy
 
 
-class LeastConn(IndexPolicy):
+class LeastConn(ScoredPolicy):
     """Least (requests in flight + 1)/weight; the weight is guess × servers.
 
-    ties: `first` (the first pool of the fleet), `random`, `slowest`, `fastest` (by the guess).
+    ties: `first` (the first pool of the fleet), `random`, `slowest` or `fastest` (by the guess).
     """
 
     def score(self, pool: PoolView, now: float) -> float:

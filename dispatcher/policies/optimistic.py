@@ -1,15 +1,15 @@
 """optimistic: gated optimism. Greedy's estimates, and a forced trial only where it could pay.
 
-At the n-th arrival let d be Greedy's choice. Among the pools e ≠ d that are idle and seen less than c (ln(n + 1))^α
-times, those whose *optimistic* rate would win, (q_e + 1)/μ_e⁺ < (q_d + 1)/μ̂_d, may be tried: the best of them is, as
-exploration; else d.
+At the n-th arrival let d be Greedy's choice. A pool e ≠ d may be tried if it is idle, has fewer than c (ln(n + 1))^α
+observations, and would win with its *optimistic* rate: (q_e + 1)/μ_e⁺ < (q_d + 1)/μ̂_d. The best such pool is tried, as
+exploration. If there is none, the request goes to d.
 
 μ_e⁺ = G(N_e, z)/S_e, infinite if N_e = 0; z = ½ √(2 ln(n + 1)); G(N, z) the Wilson-Hilferty quantile of Gamma(N, 1).
-Symbols: n -> `arrivals`, N_e and S_e -> `means[e].weight` and `.total`, μ̂ -> `means[e].rate`. Source: ours; no paper.
-Chosen: with c servers a pool counts as idle while it has a free one, and delays are those of `core.delay`. The bonus,
-a small optimism in every decision that fades as N grows, is 0 unless set; with c = 2 and bonus = 2 the regret over the
-grid of the paper's Fig. 8 is a tenth less than without (`docs/beyond-the-paper.md`). Limits: no regret bound is
-proven; where the guess happened to be right, its trials are what it loses to Greedy.
+Symbols: n -> `arrivals`, N_e and S_e -> `means[e].weight` and `.total`, μ̂ -> `means[e].rate`. Source: the rule is our
+own. We chose that a pool of c servers is idle while one of them is free; delays are those of `core.expected_delay`. The
+bonus is a small optimism in every decision that fades as N grows; its default is 0. With c = 2 and bonus = 2 the regret
+over the grid of the paper's Fig. 8 is a tenth less than without (`docs/beyond-the-paper.md`). Limits: no regret bound
+is proven. Where the guess happens to be right, the policy loses its trials compared with Greedy.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from dispatcher.policies.base import LearningPolicy, has_room
 class Optimistic(LearningPolicy):
     """Greedy, and a trial of an idle pool where the best that is still possible would win.
 
-    c, alpha: a pool is tried only while seen less than c (ln(n + 1))^alpha times by arrival n, both ≥ 0. bonus:
-    services that every pool is credited with in decisions, μ̂ = (N + bonus)/S, ≥ 0.
+    c, alpha: at arrival n a pool is tried only if it has fewer than c (ln(n + 1))^alpha observations; both are 0 or
+        more.
+    bonus: services that are added to every pool's count in decisions, μ̂ = (N + bonus)/S; 0 or more.
     """
 
     def __init__(
@@ -71,20 +72,23 @@ class Optimistic(LearningPolicy):
         return Decision(trial.id, phase=Phase.EXPLORE)
 
     def _trial(self, best: PoolView, fleet: FleetView, now: float) -> PoolView | None:
-        """The idle pool that would win by most if it were as fast as it may still be."""
+        """Return the idle pool that would win by most if it were as fast as it may still be, or None."""
         log = math.log(self.arrivals + 1)
-        enough, z = self.c * math.pow(log, self.alpha), math.sqrt(2 * log) / 2
-        least, trial = self.score(best, now), None
+        wanted, z = self.c * math.pow(log, self.alpha), math.sqrt(2 * log) / 2
+        least_delay, trial = self.score(best, now), None
         for pool in fleet.pools:
             if pool is not best and has_room(pool):
                 mean = self.means[pool.id]
-                if mean.weight < enough:
-                    delay = work_ahead(pool) / self.weighed(_still_possible(mean, z)) if mean.weight else 0.0
-                    if delay < least:
-                        least, trial = delay, pool
+                if mean.weight < wanted:
+                    delay = work_ahead(pool) / self.weighed(_optimistic_rate(mean, z)) if mean.weight else 0.0
+                    if delay < least_delay:
+                        least_delay, trial = delay, pool
         return trial
 
 
-def _still_possible(mean: Mean, z: float) -> float:
-    """μ⁺, the rate's upper bound; never below the mean, where a prior worth less than a service makes G useless."""
+def _optimistic_rate(mean: Mean, z: float) -> float:
+    """Return μ⁺, the upper bound of the rate.
+
+    It is never below the mean: with a prior that is worth less than one service, G would be.
+    """
     return max(gamma_quantile(mean.weight, z), mean.weight) / mean.total

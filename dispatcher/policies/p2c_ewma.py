@@ -27,18 +27,18 @@ from random import Random
 from dispatcher.core.policy import FleetView, PoolView
 from dispatcher.core.types import Added, Change, Completion
 from dispatcher.errors import ConfigError
-from dispatcher.policies.base import IndexPolicy
+from dispatcher.policies.base import ScoredPolicy
 
-DRAWN = 2  # pools compared
+POOLS_DRAWN = 2
 
 
-class P2cEwma(IndexPolicy):
+class P2cEwma(ScoredPolicy):
     """The faster of two random pools by a moving average of response times, as in ingress-nginx.
 
-    decay: seconds after which the weight of an old response time has fallen to 1/e.
+    decay: the seconds in which the weight of an old response time falls to 1/e.
     """
 
-    plane = False
+    scores_decide = False
 
     def __init__(self, *, rng: Random, decay: float = 10.0) -> None:
         super().__init__(rng=rng)
@@ -49,7 +49,7 @@ class P2cEwma(IndexPolicy):
         self._now = -math.inf  # the time of the last request or response
 
     def latency(self, pool: str, now: float, response: float = 0.0) -> float:
-        """Seconds: E_i after a response that took this long, or E_i k, which is compared, without one."""
+        """Return E_i after a response of this many seconds. Without one, return E_i k, which is compared. Seconds."""
         latency, at = self._latency[pool]
         kept = math.exp(-max(0.0, now - at) / self.decay)
         return latency * kept + response * (1.0 - kept)
@@ -59,7 +59,7 @@ class P2cEwma(IndexPolicy):
 
     def best(self, fleet: FleetView, now: float) -> PoolView:
         self._now = now
-        return self.least(self.draw(fleet.pools, DRAWN), now)
+        return self.least(self.draw(fleet.pools, POOLS_DRAWN), now)
 
     def learn(self, done: Completion, fleet: FleetView) -> None:
         pool, now = done.ticket.decision.pool, done.finished_at
@@ -76,7 +76,10 @@ class P2cEwma(IndexPolicy):
         super().adapt(change, fleet)
 
     def _start(self) -> tuple[float, float]:
-        """E_i and t_i of a pool that joins. Before any response t_i is so old that the first one replaces E_i."""
+        """Return E_i and t_i of a pool that joins.
+
+        Before any response t_i is so old that the first one replaces E_i.
+        """
         latencies = [latency for latency, _ in self._latency.values()]
         if not any(latencies):
             return 0.0, -math.inf

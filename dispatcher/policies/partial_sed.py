@@ -1,21 +1,25 @@
-"""partial_sed: shortest expected delay where others send to the same pools, on what the pools last said of their
-backlogs.
+"""partial_sed: shortest expected delay for pools that others use too, from the last reports of their backlogs.
 
-Each of several dispatchers sees its own requests, and a pool's backlog only when one of its answers comes back. Rule:
-join argmin_i (E_i + 1)/(μ_i − λ*_i), where E_i is what is believed to be there now and λ* the static split of the
-whole load that has the least delay: own delay plus what the request costs those that come after it (one step of policy
+Each of several dispatchers knows its own requests, and the backlog of a pool only when that pool responds to it.
+
+Rule: join argmin_i (E_i + 1)/(μ_i − λ*_i). E_i is the expected present backlog. λ* is the static split of the whole
+load that has the least delay. The score is the request's own delay plus its cost for later requests (one step of policy
 improvement).
 
-`rule` is BELIEF or BELIEF+FLAGS. Beliefs: relax, the last sight faded into what is usual at that pool (default);
-reflect, with arrivals of others at a constant rate; psi, by the chance of finding it busy, in ψ/μ; stale, the last
-sight and own requests since; poisson, departures only. Flags: f, no less than the own requests that are open there; k,
-μ − λ* instead of μ. `relax+fk` is best or near it in all that was tried; `relax+f` where the 99th percentile matters
-most. Do not use `poisson` with several dispatchers: each believes what it does not visit to be empty, and all pile on.
+`rule` is BELIEF or BELIEF+FLAGS. The beliefs are:
+- relax (default): the last observation, faded into the usual backlog of the pool.
+- reflect: others send at a constant rate.
+- psi: the score is ψ/μ, a function of the probability that the pool is busy.
+- stale: the last observation and own requests since.
+- poisson: departures only.
+The flags are f (E_i is at least the number of own requests there) and k (μ − λ* instead of μ). `relax+fk` was the best
+or nearly the best in all experiments, and `relax+f` where the 99th percentile matters most. Do not use `poisson` with
+several dispatchers: each one takes the pools that it does not use to be empty, and all of them send there at once.
 
-Symbols: E -> `Sight.ours_left`, μ -> `capacity`, λ* -> `core.backlog.static_split`, b -> `in_flight`. Rates:
-completions per busy second where pools count them; else service times, as other learners; for one dispatcher that sees
-none, from how backlogs fell (`estimators.departures`). Source: derived after Chadaga and Modiano, *Load Balancing with
-Partial Queue Information*; `docs/many-dispatchers.md`.
+Symbols: E -> `QueueObservation.expected`, μ -> `capacity`, λ* -> `static_split`. The rate of a pool is its completions
+per busy second, if the pool reports them. Otherwise it is learned from service times, as in other learners. A single
+dispatcher that gets no service times learns it from the decrease of backlogs (`DepartureRate`). Source: derived after
+Chadaga and Modiano, *Load Balancing with Partial Queue Information*; `docs/many-dispatchers.md`.
 """
 
 from __future__ import annotations
@@ -30,23 +34,23 @@ from dispatcher.core.policy import FleetView, PoolView
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase
 from dispatcher.errors import ConfigError
 from dispatcher.policies.base import LearningPolicy
-from dispatcher.policies.partial_information.departure_rate import Departures
-from dispatcher.policies.partial_information.observation import Sight
+from dispatcher.policies.partial_information.departure_rate import DepartureRate
+from dispatcher.policies.partial_information.observation import QueueObservation
 from dispatcher.policies.partial_information.queue_estimate import psi, static_split
 
 BELIEFS = ("relax", "reflect", "psi", "stale", "poisson")
-FULLEST = 0.95  # of its capacity that others can keep sending to a pool: they look where they send, too
-OCCUPIED = 1e9  # added to the score of a pool with own requests, where some pool has none
+MAX_OTHERS_SHARE = 0.95  # of a pool's capacity; others do not send more for long, because they avoid full pools too
+OCCUPIED_PENALTY = 1e9  # added to the score of a pool with own requests, so that pools without any go first
+MAX_FRUITLESS_TRIALS = 3  # trials for each wanted observation of a pool from which nothing is learned
 
 
 class PartialSed(LearningPolicy):
     """Shortest expected delay on reported backlogs, for several dispatchers that share their pools.
 
-    rule: as above. replicas: how many dispatchers there are, for the load of the others where pools do not count it.
-    c: a pool seen less than c ln(n + 1) times by the n-th request, and with none of ours open, is tried.
+    rule: BELIEF or BELIEF+FLAGS. The beliefs are relax, reflect, psi, stale and poisson; the flags are f and k.
+    replicas: the number of dispatchers. It serves to estimate the load of the others if pools do not report it.
+    c: at the n-th request a pool without own requests is tried if it has fewer than c ln(n + 1) observations.
     """
-
-    plane = False
 
     def __init__(
         self,
@@ -69,20 +73,20 @@ class PartialSed(LearningPolicy):
         if not 0 <= c <= 1e6:
             raise ConfigError(f"c must be from 0 to 1e6, not {c}")
         self.c, self.arrivals = c, 0
-        self.floor, self.improved = "f" in flags, "k" in flags
+        self.counts_own, self.subtracts_load = "f" in flags, "k" in flags
         self.rule, self.replicas = rule, replicas
-        self.sights: dict[str, Sight] = {}
-        self._departures: dict[str, Departures] = {}
-        self._counted: set[str] = set()  # pools that count their services themselves, for all dispatchers
+        self.observations: dict[str, QueueObservation] = {}
+        self._departure_rates: dict[str, DepartureRate] = {}
+        self._reporting: set[str] = set()  # pools that report their services, those for other dispatchers included
 
     def adapt(self, change: Change, fleet: FleetView) -> None:
         super().adapt(change, fleet)
         if isinstance(change, Added):
-            self.sights[change.spec.id] = Sight()
-            self._departures[change.spec.id] = Departures(change.spec.guess)
+            self.observations[change.spec.id] = QueueObservation()
+            self._departure_rates[change.spec.id] = DepartureRate(change.spec.guess)
         else:
-            del self.sights[change.pool], self._departures[change.pool]
-            self._counted.discard(change.pool)
+            del self.observations[change.pool], self._departure_rates[change.pool]
+            self._reporting.discard(change.pool)
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
         self.arrivals += 1
@@ -94,85 +98,96 @@ class PartialSed(LearningPolicy):
             self.episode.explored = True
             decision = Decision(trial.id, phase=Phase.EXPLORE)
         pool = fleet[decision.pool]
-        self.sights[pool.id].chosen(self._believed(pool, now)[0], now)
+        self.observations[pool.id].request_sent(self._expected(pool, now)[0], now)
         return decision
 
     def _trial(self, fleet: FleetView) -> PoolView | None:
-        """Of the pools where nothing of ours is open the one seen least, if that is too seldom."""
+        """Return the pool with the fewest observations of those without own requests, if it has too few; else None."""
         enough = self.c * math.log(self.arrivals + 1)
-        free = [
-            pool for pool in fleet.pools
+        # The limit on `sent` ends the trials of a pool from which nothing is learned.
+        candidates = [
+            pool
+            for pool in fleet.pools
             if not pool.in_flight
             and self.means[pool.id].weight < enough
-            and self.sights[pool.id].sent < 3 * enough  # where nothing can be learned it ends, too
-        ]  # fmt: skip
-        return min(free, key=lambda pool: self.means[pool.id].weight) if free else None
+            and self.observations[pool.id].sent < MAX_FRUITLESS_TRIALS * enough
+        ]
+        return min(candidates, key=lambda pool: self.means[pool.id].weight) if candidates else None
 
     def learn(self, done: Completion, fleet: FleetView) -> None:
         pool, report = done.ticket.decision.pool, done.report
-        if report is not None and (sight := self.sights.get(pool)):
-            served = sight.reported(report)
+        if report is not None and (observation := self.observations.get(pool)):
+            since_last = observation.reported(report)
             if report.busy is not None and report.served is not None:
-                self._counted.add(pool)
-            if served is not None:  # one observation an answer of ours, so that dispatchers' sums add up
-                self.observe(pool, served[1] / served[0], done.finished_at)
-            elif self.replicas == 1 and done.service_time is None and sight.between is not None:
-                self._departures[pool].learn(*sight.between)
-        if pool in self._counted:  # what is inferred from our requests alone takes others' work for slowness
+                self._reporting.add(pool)
+            if since_last is not None:
+                # One observation for each own response, so that the sums of several dispatchers can be added.
+                services, seconds = since_last
+                self.observe(pool, seconds / services)
+            elif self.replicas == 1 and done.service_time is None and observation.between_reports is not None:
+                self._departure_rates[pool].learn(*observation.between_reports)
+        if pool in self._reporting:
+            # A service time inferred from own requests alone would count the work for others as slowness.
             done = replace(done, service_time=None)
         super().learn(done, fleet)
 
-    def forget(self, pool: str) -> None:
-        super().forget(pool)
-        if pool in self.sights:
-            self.sights[pool] = Sight()
-            self._departures[pool] = Departures(self.specs[pool].guess)
+    def reset_pool(self, pool: str) -> None:
+        super().reset_pool(pool)
+        if pool in self.observations:
+            self.observations[pool] = QueueObservation()
+            self._departure_rates[pool] = DepartureRate(self.specs[pool].guess)
 
     def rate(self, pool: str) -> float:
-        """Of the mean; where no service time was ever seen, what backlogs told."""
+        """Return the rate of the mean, or that of the departures if there was no service time yet."""
         mean = self.means[pool]
-        return mean.rate if mean.weight else self._departures[pool].rate
+        return mean.rate if mean.weight else self._departure_rates[pool].rate
 
     def capacity(self, pool: PoolView) -> float:
+        """Return μ: the services per second of all servers of the pool."""
         return self.rate(pool.id) * pool.servers
 
     def score_all(self, pools: Sequence[PoolView], now: float) -> Sequence[float]:
         rates = [self.capacity(pool) for pool in pools]
-        shares = static_split(rates, sum(map(self._load, pools))) if self.improved else [0.0] * len(rates)
+        shares = static_split(rates, sum(map(self._load, pools))) if self.subtracts_load else [0.0] * len(rates)
         spare = [rate - share for rate, share in zip(rates, shares, strict=True)]
         if self.belief != "psi":
-            return [_delay(pool, self._believed(pool, now)[0], left) for pool, left in zip(pools, spare, strict=True)]
+            return [_delay(pool, self._expected(pool, now)[0], left) for pool, left in zip(pools, spare, strict=True)]
         return self._psi(pools, rates, now)
 
     def _psi(self, pools: Sequence[PoolView], rates: Sequence[float], now: float) -> list[float]:
         spare = rates
-        if self.floor:
+        if self.counts_own:
             shares = static_split(rates, sum(map(self._load, pools)))
             spare = [rate - share for rate, share in zip(rates, shares, strict=True)]
         scores = []
         for pool, rate, left in zip(pools, rates, spare, strict=True):
-            backlog, busy = self._believed(pool, now)
-            if self.floor and pool.in_flight:
-                scores.append(OCCUPIED + _delay(pool, max(backlog, pool.in_flight), left))
+            backlog, busy = self._expected(pool, now)
+            if self.counts_own and pool.in_flight:
+                scores.append(OCCUPIED_PENALTY + _delay(pool, max(backlog, pool.in_flight), left))
             else:
                 scores.append(psi(busy, 1 - busy) / rate)
         return scores
 
-    def _believed(self, pool: PoolView, now: float) -> tuple[float, float]:
-        """(backlog, chance of busy)."""
-        sight, mu = self.sights[pool.id], self.capacity(pool)
-        usual = sight.usual if sight.usual is not None else float(pool.in_flight)
-        others = min(max(0.0, self._load(pool) - (sight.own.value or 0.0)), FULLEST * mu)
-        backlog, busy = sight.ours_left(now, mu, usual, self.belief, others)
-        return (max(backlog, pool.in_flight), busy) if self.floor and self.belief != "psi" else (backlog, busy)
+    def _expected(self, pool: PoolView, now: float) -> tuple[float, float]:
+        """Return the expected backlog of the pool and the probability that it is busy."""
+        observation, mu = self.observations[pool.id], self.capacity(pool)
+        usual = observation.usual if observation.usual is not None else float(pool.in_flight)
+        others = min(max(0.0, self._load(pool) - (observation.own_rate.value or 0.0)), MAX_OTHERS_SHARE * mu)
+        backlog, busy = observation.expected(now, mu, usual, self.belief, others)
+        return (max(backlog, pool.in_flight), busy) if self.counts_own and self.belief != "psi" else (backlog, busy)
 
     def _load(self, pool: PoolView) -> float:
-        """Requests a second that it gets from everybody."""
-        sight = self.sights[pool.id]
-        return sight.total.value if sight.total.value is not None else (sight.own.value or 0.0) * self.replicas
+        """Return the requests per second that the pool gets from all dispatchers."""
+        observation = self.observations[pool.id]
+        total = observation.total_rate.value
+        return total if total is not None else (observation.own_rate.value or 0.0) * self.replicas
 
 
 def _delay(pool: PoolView, backlog: float, spare: float) -> float:
-    """(E + 1)/spare, and for c servers (max(0, E + 1 − c) + c)/spare: the wait and the service of `core.delay`."""
+    """Return (E + 1)/spare, and for c servers (max(0, E + 1 − c) + c)/spare, as in `core.expected_delay`.
+
+    backlog: E.
+    spare: the services per second that are left for this request.
+    """
     c = pool.servers
     return (max(0.0, backlog + 1 - c) + c) / spare

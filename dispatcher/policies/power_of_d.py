@@ -1,20 +1,23 @@
 """power_of_d: of d distinct pools drawn at random, the one with the fewest requests; ties as drawn.
 
-Source: Mitzenmacher, *The power of two choices in randomized load balancing*, 2001. Limit: blind to speed.
+Source: Mitzenmacher, *The power of two choices in randomized load balancing*, 2001. Limit: the rule does not use the
+speed.
 """
 
 from __future__ import annotations
 
 from random import Random
 
-from dispatcher.core.policy import FleetView
+from dispatcher.core.policy import BasePolicy, FleetView
 from dispatcher.core.types import Decision, Job
 from dispatcher.errors import ConfigError
-from dispatcher.policies.base import BasePolicy
 
 
 class PowerOfD(BasePolicy):
-    """The emptiest of d pools drawn at random. d: at least 1."""
+    """The emptiest of d pools drawn at random.
+
+    d: the number of pools drawn, at least 1.
+    """
 
     def __init__(self, *, rng: Random, d: int = 2) -> None:
         super().__init__(rng=rng)

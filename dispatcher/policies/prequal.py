@@ -39,21 +39,27 @@ from dataclasses import dataclass
 from operator import itemgetter
 from random import Random
 
-from dispatcher.core.policy import FleetView, PoolView
+from dispatcher.core.policy import BasePolicy, FleetView, PoolView
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Outcome, Report
 from dispatcher.errors import ConfigError
 from dispatcher.estimators.latency import Latencies
 from dispatcher.estimators.quantile import RecentQuantile
-from dispatcher.policies.base import BasePolicy, forget_oldest
+from dispatcher.policies.base import drop_oldest_departed
 
-MOST = 1000  # probes: kept, for each request, and in the window
-ENOUGH = 2  # probes that a choice needs
+MAX_PROBES = 1000  # that are kept, made or removed for each request, and in the window
+MIN_PROBES = 2  # that a choice needs
 NO_REPORT = (-math.inf, 0)  # time, requests of other clients
 
 
 @dataclass(slots=True)
 class Probe:
-    """The answer to a probe. at: seconds. rif: rises with each use. latency: seconds. uses: how many are left."""
+    """The result of a probe.
+
+    at: the time of the probe, seconds.
+    rif: the requests in flight; each use adds one.
+    latency: seconds.
+    uses: how often it may still be used.
+    """
 
     pool: str
     at: float
@@ -65,9 +71,12 @@ class Probe:
 class Prequal(BasePolicy):
     """Least latency among pools with few requests in flight, as in Prequal (NSDI 2024).
 
-    probes, remove: probes that are made and removed for each request, fractions allowed. pool_size: probes kept.
-    max_age: seconds after which a probe is dropped. delta: how far uses may exceed the supply of probes. q_rif: from
-    0 (requests in flight decide) to 1 (latency decides). window: probes that the quantile is taken over.
+    probes, remove: how many probes are made and removed for each request; fractions are allowed.
+    pool_size: how many probes are kept.
+    max_age: the seconds after which a probe is dropped.
+    delta: how far uses may exceed the supply of probes.
+    q_rif: from 0 (requests in flight decide) to 1 (latency decides).
+    window: the number of probes that the quantile is taken over.
     """
 
     def __init__(
@@ -83,20 +92,20 @@ class Prequal(BasePolicy):
         window: int = 128,
     ) -> None:
         super().__init__(rng=rng)
-        if not 0 < probes <= MOST:
-            raise ConfigError(f"probes must be above 0 and at most {MOST}, not {probes:g}")
-        if not 0 <= remove <= MOST:
-            raise ConfigError(f"remove must be from 0 to {MOST}, not {remove:g}")
-        if not ENOUGH <= pool_size <= MOST:
-            raise ConfigError(f"pool_size must be from {ENOUGH} to {MOST}, not {pool_size}")
+        if not 0 < probes <= MAX_PROBES:
+            raise ConfigError(f"probes must be above 0 and at most {MAX_PROBES}, not {probes:g}")
+        if not 0 <= remove <= MAX_PROBES:
+            raise ConfigError(f"remove must be from 0 to {MAX_PROBES}, not {remove:g}")
+        if not MIN_PROBES <= pool_size <= MAX_PROBES:
+            raise ConfigError(f"pool_size must be from {MIN_PROBES} to {MAX_PROBES}, not {pool_size}")
         if not 0 < max_age < math.inf:
             raise ConfigError(f"max_age must be a positive number of seconds, not {max_age:g}")
         if not 0 <= delta < math.inf:
             raise ConfigError(f"delta must be 0 or more, not {delta:g}")
         if not 0 <= q_rif <= 1:
             raise ConfigError(f"q_rif must be from 0 to 1, not {q_rif:g}")
-        if not 1 <= window <= MOST:
-            raise ConfigError(f"window must be from 1 to {MOST}, not {window}")
+        if not 1 <= window <= MAX_PROBES:
+            raise ConfigError(f"window must be from 1 to {MAX_PROBES}, not {window}")
         self.probes, self.remove, self.pool_size = probes, remove, pool_size
         self.max_age, self.delta = max_age, delta
         self._pooled: dict[str, Probe] = {}  # by pool, the oldest first
@@ -104,7 +113,7 @@ class Prequal(BasePolicy):
         self._hot_above = self._rifs.value
         self._latencies: dict[str, Latencies] = {}  # includes pools that left
         self._others: dict[str, tuple[float, int]] = {}  # by pool: time of the report, requests of others
-        self._to_probe = self._to_remove = 0.0  # remainders of the rates
+        self._to_probe = self._to_remove = 0.0  # probes that are due; the fraction is kept for the next request
         self._oldest_next = True
         self._probed_at = -math.inf
 
@@ -114,23 +123,23 @@ class Prequal(BasePolicy):
             self._make_probes(fleet, now)
         self._expire(now)
         pool = self._select(fleet)
-        found = self.rif(pool, now)
+        in_flight = self.rif(pool, now)
         self._remove_some()
         self._make_probes(fleet, now, joined=pool.id)
-        return Decision(pool.id, memo=found)
+        return Decision(pool.id, memo=in_flight)
 
     def rif(self, pool: PoolView, now: float) -> int:
-        """The requests in flight that a probe of this pool returns now."""
+        """Return the requests in flight that a probe of this pool would return now."""
         at, others = self._others.get(pool.id, NO_REPORT)
         return pool.in_flight + (others if now - at <= self.max_age else 0)
 
     def uses(self, pools: int) -> float:
-        """b, before rounding: how often a probe may be used if there are this many pools."""
+        """Return b before rounding: how often a probe may be used if there are this many pools."""
         gain = (1 - self.pool_size / pools) * self.probes - self.remove
         return max(1.0, (1 + self.delta) / gain) if gain > 0 else math.inf
 
     def _order(self, probe: Probe) -> tuple[bool, float, float]:
-        """The hot/cold rule as a sort key: the best probe has the least key, the worst has the largest."""
+        """Return the hot/cold rule as a sort key: the best probe has the least key, the worst has the largest."""
         if probe.rif > self._hot_above:
             return True, probe.rif, probe.latency
         return False, probe.latency, probe.rif
@@ -142,9 +151,9 @@ class Prequal(BasePolicy):
             try:
                 usable.append((self._order(probe), fleet[probe.pool], probe))
             except KeyError:
-                continue
+                continue  # this request must not go to that pool
         pools = fleet.pools
-        if len(usable) < min(ENOUGH, len(pools)):
+        if len(usable) < min(MIN_PROBES, len(pools)):
             return pools[int(self.rng.random() * len(pools))]
         _, pool, best = min(usable, key=itemgetter(0))
         best.rif += 1
@@ -172,13 +181,16 @@ class Prequal(BasePolicy):
                 del self._pooled[probe.pool]
 
     def _make_probes(self, fleet: FleetView, now: float, joined: str = "") -> None:
-        """Probe pools at the rate `probes`. joined: the pool whose new request the fleet does not count yet."""
+        """Probe pools at the rate `probes`.
+
+        joined: the pool whose new request the fleet does not count yet.
+        """
         self._probed_at = now
         self._to_probe += self.probes
-        wanted = int(self._to_probe)
-        self._to_probe -= wanted
+        due = int(self._to_probe)
+        self._to_probe -= due
         pooled, uses = self._pooled, self.uses(len(fleet.pools))
-        for pool in self.draw(fleet.pools, wanted):
+        for pool in self.draw(fleet.pools, due):
             name, rif = pool.id, self.rif(pool, now)
             if name == joined:
                 rif += 1
@@ -190,7 +202,7 @@ class Prequal(BasePolicy):
         self._hot_above = self._rifs.value
 
     def _rounded(self, uses: float) -> float:
-        """A random whole number with this mean."""
+        """Return a random whole number with this mean."""
         return uses if uses == math.inf else math.floor(uses + self.rng.random())
 
     def learn(self, done: Completion, fleet: FleetView) -> None:
@@ -199,8 +211,8 @@ class Prequal(BasePolicy):
         latencies = self._latencies.get(pool)
         if latencies is not None and done.outcome is Outcome.OK:
             memo = ticket.decision.memo
-            found = memo if isinstance(memo, int) else ticket.found
-            latencies.add(found, done.finished_at - ticket.routed_at)
+            in_flight = memo if isinstance(memo, int) else ticket.in_flight_before
+            latencies.add(in_flight, done.finished_at - ticket.routed_at)
         if done.report is not None and pool in self.specs:
             self._reported(done.report, fleet[pool])
         super().learn(done, fleet)
@@ -214,7 +226,7 @@ class Prequal(BasePolicy):
         super().adapt(change, fleet)
         if isinstance(change, Added):
             self._latencies.setdefault(change.spec.id, Latencies())
-            forget_oldest(self._latencies, self.specs)
+            drop_oldest_departed(self._latencies, self.specs)
         else:
             self._pooled.pop(change.pool, None)
             self._others.pop(change.pool, None)

@@ -1,13 +1,12 @@
 """random: any open pool with equal probability.
 
-Rule: P(i) = 1/n. Limits: as round_robin, with more variance; the baseline that every other policy must beat.
+Rule: P(i) = 1/n. Limits: as in `round_robin`, with more variance. It is the baseline for every other policy.
 """
 
 from __future__ import annotations
 
-from dispatcher.core.policy import FleetView
+from dispatcher.core.policy import BasePolicy, FleetView
 from dispatcher.core.types import Decision, Job
-from dispatcher.policies.base import BasePolicy
 
 
 class Random(BasePolicy):

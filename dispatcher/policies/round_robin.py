@@ -1,16 +1,15 @@
 """round_robin: each open pool in its turn.
 
-Rule: the pool after the last one used, in fleet order. Limits: blind to load and to speed; unstable as soon as the
-slowest pool's share exceeds its rate.
+Rule: the pool after the last one used, in fleet order. Limits: the rule uses neither load nor speed. It is unstable
+when the share of the slowest pool exceeds its rate.
 """
 
 from __future__ import annotations
 
 from random import Random
 
-from dispatcher.core.policy import FleetView
+from dispatcher.core.policy import BasePolicy, FleetView
 from dispatcher.core.types import Decision, Job
-from dispatcher.policies.base import BasePolicy
 
 
 class RoundRobin(BasePolicy):

@@ -27,20 +27,21 @@ from __future__ import annotations
 from collections import deque
 from random import Random
 
-from dispatcher.core.argmin import equals
+from dispatcher.core.argmin import minimal
 from dispatcher.core.policy import FleetView, PoolView
 from dispatcher.core.types import Added, Change, Completion, Outcome
 from dispatcher.errors import ConfigError
-from dispatcher.policies.base import IndexPolicy, forget_oldest
+from dispatcher.policies.base import ScoredPolicy, drop_oldest_departed
 
-MOST = 100_000  # times of one pool in memory
+MAX_WINDOW = 100_000  # times of one pool in memory
 NANOSECONDS = 1_000_000_000  # in a second; the source measures in them
 
 
 class Times:
     """The last times to first byte of one pool, and its deadline for ties.
 
-    size: how many times are kept. deadline: the next turn of the pool in the weighted round robin.
+    size: how many times are kept.
+    deadline: the place of its next turn in the weighted round robin, in units of 1/weight.
 
     >>> times = Times(size=2, deadline=1.0)
     >>> for ticks in (10, 20, 40): times.add(ticks)
@@ -48,35 +49,36 @@ class Times:
     30.0
     """
 
-    __slots__ = ("_kept", "_sum", "deadline")
+    __slots__ = ("_last", "_sum", "deadline")
 
     def __init__(self, size: int, deadline: float) -> None:
-        self._kept: deque[int] = deque(maxlen=size)
+        self._last: deque[int] = deque(maxlen=size)
         self._sum = 0
         self.deadline = deadline
 
     def add(self, ticks: int) -> None:
-        if len(self._kept) == self._kept.maxlen:
-            self._sum -= self._kept[0]
-        self._kept.append(ticks)
+        if len(self._last) == self._last.maxlen:
+            self._sum -= self._last[0]
+        self._last.append(ticks)
         self._sum += ticks
 
     @property
     def mean(self) -> float:
         """T_i in ticks; 0 before the first response."""
-        return self._sum / len(self._kept) if self._kept else 0.0
+        return self._sum / len(self._last) if self._last else 0.0
 
 
-class TraefikLeasttime(IndexPolicy):
+class TraefikLeasttime(ScoredPolicy):
     """Least mean time to first byte × (requests in flight + 1)/weight, as in Traefik.
 
-    window: how many responses the mean covers. resolution: times are cut to multiples of this many seconds.
+    window: how many responses the mean covers.
+    resolution: times are cut to multiples of this many seconds.
     """
 
     def __init__(self, *, rng: Random, window: int = 100, resolution: float = 0.001) -> None:
         super().__init__(rng=rng)
-        if not 1 <= window <= MOST:
-            raise ConfigError(f"window must be from 1 to {MOST:,}, not {window}")
+        if not 1 <= window <= MAX_WINDOW:
+            raise ConfigError(f"window must be from 1 to {MAX_WINDOW:,}, not {window}")
         if not 1e-9 <= resolution <= 1:
             raise ConfigError(f"resolution must be from 1e-9 to 1 second, not {resolution:g}")
         self.window = window
@@ -91,11 +93,11 @@ class TraefikLeasttime(IndexPolicy):
         pools = fleet.pools
         if len(pools) == 1:
             return pools[0]
-        tied = equals(pools, [self.score(pool, now) for pool in pools])
+        tied = minimal(pools, [self.score(pool, now) for pool in pools])
         return tied[0] if len(tied) == 1 else self._earliest(tied)
 
     def _earliest(self, tied: list[PoolView]) -> PoolView:
-        """The pool with the earliest deadline. Its deadline moves by 1/w_i."""
+        """Return the pool with the earliest deadline, and move its deadline by 1/w_i."""
         pool = min(tied, key=lambda pool: self._times[pool.id].deadline)
         times = self._times[pool.id]
         times.deadline += 1 / self.weight(pool.id)
@@ -117,4 +119,4 @@ class TraefikLeasttime(IndexPolicy):
         if isinstance(change, Added) and change.spec.id not in self._times:
             self._deadline += 1 / self.weight(change.spec.id)
             self._times[change.spec.id] = Times(self.window, self._deadline)
-            forget_oldest(self._times, self.specs)
+            drop_oldest_departed(self._times, self.specs)

@@ -1,15 +1,15 @@
 """weighted_random: a pool at random, in proportion to its weight (its `guess` times its servers).
 
-Rule: P(i) = w_i / Σ w_j. With true weights every pool has the same load, whatever the traffic. Limit: blind to queues.
+Rule: P(i) = w_i/Σ w_j. With true weights every pool has the same load, whatever the traffic. Limit: the rule does not
+use the queues.
 """
 
 from __future__ import annotations
 
 from itertools import accumulate
 
-from dispatcher.core.policy import FleetView
+from dispatcher.core.policy import BasePolicy, FleetView
 from dispatcher.core.types import Decision, Job
-from dispatcher.policies.base import BasePolicy
 
 
 class WeightedRandom(BasePolicy):

@@ -1,89 +1,90 @@
-"""Where requests wait while every pool is full: one line, first come first served, bounded in length and in time.
+"""Where requests wait while every pool is full: first come, first served, bounded in length and in time.
 
-Only the first in line tries to be routed, whenever something has left a pool; who leaves the line, for whatever reason,
-lets the next one try. So no room is missed and nobody is overtaken, whoever gives up meanwhile.
+Only the first request in the queue tries to be routed, whenever a request has left a pool or the pools change. When it
+leaves the queue, for whatever reason, the next one tries. So free room is always used, and no request is overtaken.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from dispatcher.core.policy import FleetView, Recorder
 from dispatcher.core.types import Change, Completion
-from dispatcher.errors import QueueFull, QueueTimeout, RequestError
+from dispatcher.errors import QueueFull
+from dispatcher.settings import LiveSettings
+
+if TYPE_CHECKING:
+    from dispatcher.proxy.exchange import Exchange
 
 
-class Place:
-    """One request's place in line."""
+class Waiter:
+    """One request's place in the queue."""
 
-    __slots__ = ("_called", "_fault")
+    __slots__ = ("exchange", "timer")
 
-    def __init__(self) -> None:
-        self._called = asyncio.Event()
-        self._fault: RequestError | None = None
-
-    def call(self) -> None:
-        self._called.set()
-
-    def expire(self) -> None:
-        self.give_up(QueueTimeout("no pool had room in time"))
-
-    def give_up(self, fault: RequestError) -> None:
-        """It is of no use to wait any longer."""
-        self._fault = fault
-        self._called.set()
-
-    async def turn(self) -> None:
-        """Until it is one's turn to try. Raises QueueTimeout, or what `give_up` was told."""
-        await self._called.wait()
-        self._called.clear()
-        if self._fault is not None:
-            raise self._fault
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.timer: asyncio.TimerHandle | None = None
 
 
-class Queue(Recorder):
-    """A recorder of the router: whatever leaves a pool, and every change of the pools, lets the first in line try.
+class AdmissionQueue(Recorder):
+    """The queue. It is a recorder of the router, so that it hears of every completed request and changed pool."""
 
-    size: how many may wait, 0 for none. timeout: seconds that one may wait, 0 for ever."""
-
-    def __init__(self, size: int, timeout: float) -> None:
-        self.size = size
-        self.timeout = timeout
-        self._line: deque[Place] = deque()
+    def __init__(self, settings: LiveSettings) -> None:
+        self._settings = settings
+        self._waiters: deque[Waiter] = deque()
+        self._turn_is_scheduled = False
 
     def __len__(self) -> int:
-        return len(self._line)
+        return len(self._waiters)
 
-    @property
-    def empty(self) -> bool:
-        return not self._line
+    def wait(self, exchange: Exchange) -> Waiter:
+        """Let this request wait. Raises QueueFull.
 
-    def call(self) -> None:
-        """There may be room: the first in line is to try."""
-        if self._line:
-            self._line[0].call()
+        Its `on_room` is called whenever it is the first one and there may be room for it, and `on_wait_timeout` when it
+        has waited for too long. The exchange must `leave` the queue in both cases, and when it ends.
+        """
+        queue = self._settings.queue
+        if len(self._waiters) >= queue.size:
+            raise QueueFull("every pool is full, and so is the queue")
+        waiter = Waiter(exchange)
+        if queue.timeout:
+            waiter.timer = asyncio.get_running_loop().call_later(queue.timeout, self._expire, waiter)
+        self._waiters.append(waiter)
+        return waiter
+
+    def leave(self, waiter: Waiter) -> None:
+        """This request waits no more."""
+        if waiter.timer is not None:
+            waiter.timer.cancel()
+        self._waiters.remove(waiter)
+        self._schedule_turn()
 
     def completed(self, done: Completion, fleet: FleetView) -> None:
-        self.call()
+        self._schedule_turn()
 
     def changed(self, change: Change, now: float) -> None:
-        self.call()
+        self._schedule_turn()
 
-    @contextmanager
-    def place(self) -> Iterator[Place]:
-        """Stand in line, for as long as the block lasts. Raises QueueFull."""
-        if len(self._line) >= self.size:
-            raise QueueFull("every pool is full, and so is the queue")
-        place = Place()
-        self._line.append(place)
-        timer = asyncio.get_running_loop().call_later(self.timeout, place.expire) if self.timeout else None
+    def _schedule_turn(self) -> None:
+        """Let the first request try as soon as the event loop comes to it, not in the middle of a router's call."""
+        if self._waiters and not self._turn_is_scheduled:
+            self._turn_is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._run_turn)
+
+    def _run_turn(self) -> None:
+        self._turn_is_scheduled = False
+        if self._waiters:
+            exchange = self._waiters[0].exchange
+            try:
+                exchange.on_room()
+            except Exception as bug:  # noqa: BLE001 - the event loop would only log it, and the request wait for ever
+                exchange.fail(bug)
+
+    def _expire(self, waiter: Waiter) -> None:
         try:
-            yield place
-        finally:
-            if timer:
-                timer.cancel()
-            self._line.remove(place)
-            self.call()
+            waiter.exchange.on_wait_timeout()
+        except Exception as bug:  # noqa: BLE001 - as above
+            waiter.exchange.fail(bug)

@@ -1,4 +1,4 @@
-"""What the forwarding path tells whoever counts. A protocol only; the recorders answer it."""
+"""What the proxy reports to metrics. The class that counts is in `telemetry`, which imports this package."""
 
 from __future__ import annotations
 
@@ -8,31 +8,44 @@ from dispatcher.errors import RequestError
 
 
 class Events(Protocol):
-    """Called on the hot path, so each must be quick. Every word given is from a bounded set."""
+    """Calls on a request's path, so each must be quick. Every word in them is from a bounded set."""
 
     def answered(self, pool: str, status: int, seconds: float) -> None:
-        """A routed request is over: status as the client saw it (499 if it left), seconds from its head to the end."""
+        """A routed request has ended.
+
+        status: as the client saw it; 499 if the client left.
+        seconds: from the request's headers to the end.
+        """
         ...
 
-    def upstream_failed(self, pool: str, error: RequestError) -> None: ...
-    def retried(self, reason: str) -> None: ...
+    def upstream_failed(self, pool: str, error: RequestError) -> None:
+        """An attempt has failed at its pool."""
+        ...
+
+    def retried(self, reason: str) -> None:
+        """Another attempt is made."""
+        ...
+
     def rejected(self, reason: str) -> None:
-        """A request was refused before it was routed."""
+        """A request was rejected before it was routed."""
         ...
 
     def queued(self, seconds: float) -> None:
-        """A request has waited for room so long, and is routed now, or not any more."""
+        """A request has waited for room for so long. It is routed now, or waits no more."""
         ...
 
-    def client_left(self) -> None: ...
+    def client_left(self) -> None:
+        """A client closed its connection before it had the whole response."""
+        ...
+
     def pool_up(self, pool: str, verdict: str) -> None:
-        """up, drained, down (by probes) or ejected (by requests); told when it may have changed."""
+        """A pool is up, drained, down (by health checks) or ejected (by requests). Called if this may have changed."""
         ...
 
     def pool_gone(self, pool: str) -> None:
-        """It is not configured any more; requests on it may still end."""
+        """A pool is no longer configured. Requests on it may still end."""
         ...
 
     def internal_error(self, error: BaseException) -> None:
-        """Our own bug, already answered with 500."""
+        """The dispatcher has a bug. The client has had status 500, or a broken response."""
         ...

@@ -1,402 +1,604 @@
-"""One request's straight path: route, send, relay, settle. The only place that routes and settles.
+"""One request from its headers to the end of its response: a synchronous state machine.
 
-Each try opens its ticket and closes it in the same scope, whatever happens in between. The request's body and the
-answer flow by callbacks straight between the two connections, held back when the far side is slow; the coroutine
-waits for the end.
+Every method is called by an event (bytes, a timer, free room in a pool) and returns at once. There is no task and no
+future for a request. Read it in this order:
+
+1. The client: the request's headers and body arrive, or the client leaves.
+2. Choosing a pool: `_start_attempt` uses an idle connection, or waits for a new one. If every pool is full, the
+   request waits for room first.
+3. The pool: the response's headers and body arrive, or the attempt fails.
+4. The end: `_end_attempt` is the only place that closes a ticket. It starts another attempt, or finishes the request.
+
+    RECEIVED -> QUEUED -> CONNECTING -> SENT -> RESPONDING -> DONE
+        \\__________________^  ^____\\_____/          \\-> TUNNEL -> DONE
+                              (another attempt)
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING
 
-from dispatcher.core.router import NOTHING
-from dispatcher.core.types import Job, Outcome, Report, Ticket
-from dispatcher.errors import BadRequest, OutOfResources, PoolsFull, RequestError, UpstreamRefused, UpstreamStale
-from dispatcher.http import load_report as orca
+from dispatcher.core.evidence import REJECTIONS, judge
+from dispatcher.core.types import Job, Report, Ticket
+from dispatcher.errors import (
+    BadRequest,
+    ClientLeft,
+    HandlerFailed,
+    PoolsFull,
+    QueueFull,
+    QueueTimeout,
+    RequestError,
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamRejected,
+    UpstreamStale,
+    UpstreamTimeout,
+)
+from dispatcher.http import load_report
 from dispatcher.http.forwarded import Peer
 from dispatcher.http.framing import Body
 from dispatcher.http.request import Request, forward_request
-from dispatcher.http.response import Response, forward_response, last_chunk, own_answer, retry_after, service_time
+from dispatcher.http.response import (
+    Response,
+    forward_response,
+    last_chunk,
+    own_response,
+    parse_retry_after,
+    parse_server_timing,
+)
 from dispatcher.platform.clock import http_date, wall
-from dispatcher.proxy.admission_queue import Place
-from dispatcher.proxy.context import Client, Forwarder, Span
-from dispatcher.proxy.retry_budget import accepted, cause
-from dispatcher.proxy.upstream import SWITCHING, PoolConnection
+from dispatcher.proxy.admission_queue import Waiter
+from dispatcher.proxy.connection import BODY_BUFFER_FULL, CLIENT_SLOW, POOL_SLOW
+from dispatcher.proxy.context import ProxyContext, Span
+from dispatcher.proxy.request_body import RequestBody
+from dispatcher.proxy.upstream import SWITCHING_PROTOCOLS, PoolConnection
 
-CLIENT_LEFT = 499
-SHOWN: frozenset[bytes] = frozenset()
-HIDDEN = frozenset({orca.FIELD})  # load reports are for us, unless told otherwise
+if TYPE_CHECKING:
+    from dispatcher.proxy.downstream import ClientConnection
+
+MAX_BUFFERED_BODY_BYTES = 65536  # of a request's body, while its pool cannot take it
+CLIENT_CLOSED_REQUEST = 499
+NO_POOLS: frozenset[str] = frozenset()
+NO_FIELDS: frozenset[bytes] = frozenset()
+LOAD_REPORT_FIELDS = frozenset({load_report.FIELD})  # are for the dispatcher, unless configured otherwise
 
 
+class Phase(Enum):
+    """Where a request is on its way."""
+
+    RECEIVED = auto()  # its headers are read, and nothing has been done
+    QUEUED = auto()  # every pool is full: it waits for room
+    CONNECTING = auto()  # a ticket is open, and a connection to its pool is being made
+    SENT = auto()  # its headers went to the pool, and no final response has begun
+    RESPONDING = auto()  # response headers go to the client: no other attempt is possible
+    TUNNEL = auto()  # the pool switched protocols: bytes pass both ways
+    DONE = auto()
+
+
+# In Python 3.11 the name of a module is looked up much faster than a member of an Enum.
+RECEIVED, QUEUED, CONNECTING, SENT, RESPONDING, TUNNEL, DONE = Phase
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Exchange:
-    """One request and its answer. After `run`, `keep_alive` says whether the client's connection may go on."""
+    """One request and its response.
 
-    __slots__ = (
-        "_answered_at",
-        "_chunked",
-        "_client",
-        "_connection",
-        "_failed",
-        "_first_byte_at",
-        "_forwarder",
-        "_head",
-        "_pieces",
-        "_place",
-        "_refused",
-        "_report",
-        "_response",
-        "_rest",
-        "_retriable",
-        "_span",
-        "_tail",
-        "_ticket",
-        "_turned_away",
-        "began_at",
-        "ended_at",
-        "fault",
-        "keep_alive",
-        "last",
-        "method",
-        "pool",
-        "reported",
-        "request",
-        "retries",
-        "sent",
-        "status",
-        "upgrade",
-    )  # fmt: skip
+    Exactly one ticket is open from CONNECTING to the end of an attempt.
+    """
 
-    def __init__(self, forwarder: Forwarder, request: Request, client: Client) -> None:
-        self._forwarder = forwarder
-        self._client = client
-        self.request = request
+    context: ProxyContext
+    request: Request
+    client: ClientConnection
+
+    # What logs and traces show at the end.
+    status: int = field(init=False, default=500)  # as the client saw it
+    pool: str = field(init=False, default="")  # of the last attempt
+    last_ticket: Ticket | None = field(init=False, default=None)
+    retries: int = field(init=False, default=0)
+    error: RequestError | None = field(init=False, default=None)  # why the client did not get a whole response
+    reported_service_time: float | None = field(init=False, default=None)  # seconds, as the pool says
+    response_bytes: int = field(init=False, default=0)  # of the pool's response, headers and framing included
+    began_at: float = field(init=False, default=0.0)
+    ended_at: float = field(init=False, default=0.0)
+
+    # The request. method and upgrade are those of upstream.Requester.
+    phase: Phase = field(init=False, default=RECEIVED)
+    method: bytes = field(init=False)
+    upgrade: bytes | None = field(init=False)
+    keep_alive: bool = field(init=False)  # the client's connection may serve another request
+    request_complete: bool = field(init=False)  # its last byte has arrived
+    _body: RequestBody | None = field(init=False, default=None)  # None if it has none
+    _waiter: Waiter | None = field(init=False, default=None)
+    _span: Span | None = field(init=False, default=None)
+    _failed_pools: frozenset[str] = field(init=False, default=NO_POOLS)
+    _needs_new_connection: bool = field(init=False, default=False)  # kept-alive ones turned out closed
+
+    # The attempt under way.
+    _ticket: Ticket | None = field(init=False, default=None)
+    _dial: asyncio.Task[None] | None = field(init=False, default=None)
+    _connection: PoolConnection | None = field(init=False, default=None)
+    _request_sent: bool = field(init=False, default=False)  # its last byte has been sent on this connection
+    _retry_after: float = field(init=False, default=0.0)  # seconds that the pool wants to be left alone
+    _first_byte_at: float | None = field(init=False, default=None)
+    _responded_at: float | None = field(init=False, default=None)  # when the last byte of the response arrived
+
+    # The final response, and what is to be written to the client next.
+    _response: Response | None = field(init=False, default=None)
+    _report: Report | None = field(init=False, default=None)
+    _chunks_response: bool = field(init=False, default=False)  # its body goes to the client in chunks
+    _head_out: bytes = field(init=False, default=b"")
+    _body_out: list[bytes] = field(init=False)
+    _tail_out: bytes = field(init=False, default=b"")
+
+    def __post_init__(self) -> None:
+        request = self.request
         self.method = request.method
         self.upgrade = request.upgrade
         self.keep_alive = request.keep_alive
-        self._connection: PoolConnection | None = None
-        self._response: Response | None = None
-        self._answered_at: float | None = None  # when the last byte of the answer was here
-        self._first_byte_at: float | None = None  # when the first head of the answer arrived, interim ones included
-        self._report: Report | None = None
-        self.reported: float | None = None  # seconds of service, in the pool's own word
-        self._refused: BadRequest | None = None
-        self._place: Place | None = None  # in the queue
-        self._ticket: Ticket | None = None
-        self._chunked = False
-        self._head = b""  # what is to be written next: heads, pieces of the body, what ends it
-        self._pieces: list[bytes] = []
-        self._tail = b""
-        self._failed = NOTHING  # pools that had their try
-        self._turned_away = False  # the pool has answered that it takes no more
-        self._rest = 0.0  # seconds for which it wants to be left alone
-        self._retriable = False  # the try under way may be followed by another
-        self._span: Span | None = None
-        self.last: Ticket | None = None
-        self.pool = ""  # the last one tried
-        self.retries = 0
-        self.fault: RequestError | None = None  # why the client got no answer, or not the whole of one
-        self.sent = 0  # bytes of the pool's answer, heads and framing included, that went to the client
-        self.status = 500  # as the client saw it
-        self.began_at = self.ended_at = 0.0
+        self.request_complete = request.length == 0
+        self._body_out = []
+        if request.length != 0:
+            settings = self.context.settings
+            may_repeat = request.idempotent or "non_idempotent" in settings.retry.on
+            replay_bytes = settings.retry.buffer_bytes if may_repeat else 0
+            self._body = RequestBody(request.length is Body.CHUNKED, settings.limits.body_bytes, replay_bytes)
 
     def __repr__(self) -> str:
-        return f"<Exchange {self.request!r} {self._response or 'unanswered'}>"
+        return f"<Exchange {self.request!r}, {self.phase.name.lower()}>"
 
-    async def run(self) -> None:
-        """Serve the request. Raises nothing but CancelledError, when the client has left."""
-        forwarder = self._forwarder
-        self.began_at = forwarder.clock()
-        if forwarder.spans is not None:
-            self._span = forwarder.spans.begin(self.request)
-        try:
-            if not self._is_ours():
-                self.fault = await self._tries()
-                if self.fault is None:
-                    self.status = self._status
-                else:
-                    self._answer_error(self.fault)
-        except asyncio.CancelledError:
-            self.status = CLIENT_LEFT
-            forwarder.events.client_left()
-            raise
-        finally:
-            self._over()
+    # -- 1. The client
 
-    def _over(self) -> None:
-        """Tell everybody who wants to know."""
-        forwarder = self._forwarder
-        self.ended_at = forwarder.clock()
-        if self.pool:
-            forwarder.events.answered(self.pool, self.status, self.ended_at - self.began_at)
-        if forwarder.log is not None:
-            forwarder.log.over(self)
-        if self._span is not None:
-            self._span.end(self)
+    def advance(self) -> None:
+        """Go on after all bytes at hand of the request were read."""
+        if self.phase is RECEIVED:
+            self._start()
+        elif self._body is not None:
+            self._send_body(self._body)
 
-    def _is_ours(self) -> bool:
-        """Answer what must not go on: a request that has been here before, or may make no further hop."""
-        if self._forwarder.name in self.request.passed:
-            self._forwarder.events.rejected("loop")
-            self._answer(508, "the request has been here before: pools and dispatchers form a loop")
-        elif self.request.hops == 0:
-            self._answer(200, "Max-Forwards: 0 ends at the dispatcher")
+    def on_request_body(self, data: bytes) -> None:
+        """A piece of the body has arrived. Raises BadRequest if it is too large."""
+        if self._body is not None:
+            self._body.add(data)
+
+    def on_request_end(self) -> None:
+        """The last byte of the request has arrived."""
+        self.request_complete = True
+        if self._ticket is not None and self._response is None:
+            self.context.router.request_sent(self._ticket, self.context.clock())
+
+    def on_request_error(self, error: BadRequest) -> None:
+        """The client's body is malformed, too large or too slow."""
+        self._give_up(error)
+
+    def on_client_writable(self, writable: bool) -> None:
+        """The client takes its response too slowly, or takes it again."""
+        connection, ticket = self._connection, self._ticket
+        if connection is None or self.phase is TUNNEL:
+            return
+        if writable:
+            connection.resume(CLIENT_SLOW)
         else:
-            return False
-        return True
+            connection.pause(CLIENT_SLOW)
+        self._update_deadline(connection)
+        if ticket is not None:
+            # From now on the end of the response depends on the client. It says nothing about the pool's speed.
+            self.context.router.discard_timing(ticket, self.context.clock())
 
-    async def _tries(self) -> RequestError | None:
-        """Try until an answer is here or there is no more to try; the error of the last try."""
+    def on_client_gone(self) -> None:
+        """The client's connection is lost."""
+        if self.phase not in (TUNNEL, DONE):  # a tunnel still delivers what is on its way to the pool
+            self._give_up(ClientLeft("the client closed its connection"))
+
+    def fail(self, bug: Exception) -> None:
+        """An exception came out of the dispatcher's own code: end the request with status 500."""
+        self.context.events.internal_error(bug)
+        if self.phase is DONE:
+            self.client.reset()
+        else:
+            self.keep_alive = False
+            self._give_up(HandlerFailed(f"{type(bug).__name__}: {bug}"))
+
+    def _give_up(self, error: RequestError) -> None:
+        """End the request wherever it is."""
+        if self._ticket is not None:
+            self._end_attempt(error)
+        else:
+            if self._waiter is not None:
+                self._leave_queue()
+            self._finish(error)
+
+    # -- 2. Choosing a pool
+
+    def _start(self) -> None:
+        context, request = self.context, self.request
+        self.began_at = context.clock()
+        if context.begin_span is not None:
+            self._span = context.begin_span(request)
+        if context.name in request.passed:
+            context.events.rejected("loop")
+            self._respond(508, "the request has been here before: pools and dispatchers form a loop")
+            self._finish(None)
+        elif request.hops == 0:
+            self._respond(200, "Max-Forwards: 0 ends at the dispatcher")
+            self._finish(None)
+        elif self.context.queue:
+            self._wait_for_room()
+        else:
+            self.on_room()
+
+    def on_room(self) -> None:
+        """No other request waits before this one, and there may be room in a pool."""
         try:
-            ticket = await self._admit()
+            ticket = self._route(NO_POOLS)
+        except PoolsFull:
+            if self._waiter is None:
+                self._wait_for_room()
         except RequestError as error:
-            if error is not self._refused:  # which has been counted
-                self._forwarder.events.rejected(error.reason)
-            return error
-        self._forwarder.budget.request()
-        fresh = False
-        while True:
-            self._retriable = self.retries < self._forwarder.settings.retry.attempts - 1
-            fault = await self._try(ticket, fresh)
-            if fault is None or not (isinstance(fault, UpstreamRefused) or self._may_try_again(fault)):
-                return fault
-            if isinstance(fault, UpstreamStale):  # it says nothing of the pool, but of its other old connections
-                fresh = True
-            else:
-                self._failed |= {self.pool}
-            try:
-                ticket = self._route(self._failed)
-            except RequestError:
-                return fault
-            self.retries += 1
-            self._forwarder.events.retried(fault.reason)
+            self._refuse(error)
+        else:
+            self._leave_queue()
+            self.context.retry_budget.earn()
+            self._start_attempt(ticket)
 
-    def _may_try_again(self, fault: RequestError) -> bool:
-        """Configured, harmless, possible, with somewhere to go, and within the budget; asked in this order."""
-        forwarder, on, word = self._forwarder, self._forwarder.settings.retry.on, cause(fault)
-        if not self._retriable or self.begun or word not in on:
+    def _wait_for_room(self) -> None:
+        try:
+            self._waiter = self.context.queue.wait(self)
+        except QueueFull as error:
+            self._refuse(error)
+        else:
+            self.phase = QUEUED
+            self._hold_body()
+
+    def on_wait_timeout(self) -> None:
+        """No pool had room in time."""
+        self._refuse(QueueTimeout("no pool had room in time"))
+
+    def _refuse(self, error: RequestError) -> None:
+        """No pool takes the request."""
+        self._leave_queue()
+        self.context.events.rejected(error.reason)
+        self._finish(error)
+
+    def _leave_queue(self) -> None:
+        """The request waits no more, or did not need to."""
+        context = self.context
+        if self._waiter is not None:
+            context.queue.leave(self._waiter)
+            self._waiter = None
+        context.events.queued(context.clock() - self.began_at)
+
+    def _route(self, exclude: frozenset[str]) -> Ticket:
+        context = self.context
+        job = Job(next(context.job_numbers))
+        return context.router.route(job, context.clock(), exclude, sent=self.request_complete)
+
+    def _start_attempt(self, ticket: Ticket) -> None:
+        """Send the request to the pool of this ticket."""
+        self._ticket = self.last_ticket = ticket
+        self.pool = ticket.pool.id
+        self._retry_after = 0.0
+        self._first_byte_at = None
+        pool = self.context.pools[self.pool]
+        connection = None if self._needs_new_connection else pool.take_idle()
+        if connection is not None:
+            self._send(connection)
+        else:
+            self.phase = CONNECTING
+            self._hold_body()
+            self._dial = pool.dial(self)
+
+    def on_connected(self, connection: PoolConnection) -> None:
+        """The new connection is there."""
+        self._dial = None
+        self._send(connection)
+
+    def on_connect_failed(self, error: RequestError) -> None:
+        """The pool did not accept a connection."""
+        self._dial = None
+        self._end_attempt(error)
+
+    def _send(self, connection: PoolConnection) -> None:
+        """Send the request's headers, and what has arrived of its body."""
+        context, body = self.context, self._body
+        self.phase = SENT
+        self._connection = connection
+        trace = self._span.traceparent if self._span is not None else None
+        connection.begin(self, forward_request(self.request, self.client.peer, context.name, trace))
+        self._request_sent = body is None
+        if not connection.is_open:
+            self._end_attempt(UpstreamStale(f"pool {self.pool} closed the connection before the request"))
+        elif body is not None:
+            self._send_body(body)
+        else:
+            self._update_deadline(connection)
+
+    def _send_body(self, body: RequestBody) -> None:
+        connection = self._connection
+        if connection is None or self._request_sent:
+            self._hold_body()
+            return
+        data = body.take(self.request_complete)
+        if data:
+            connection.write(data)
+        self._request_sent = self.request_complete
+        self.client.resume(BODY_BUFFER_FULL)
+        self._update_deadline(connection)
+
+    def _hold_body(self) -> None:
+        """Read no more of the request's body than the buffer holds, while it cannot be sent."""
+        if self._body is not None and self._body.unsent_bytes > MAX_BUFFERED_BODY_BYTES:
+            self.client.pause(BODY_BUFFER_FULL)
+
+    def _update_deadline(self, connection: PoolConnection) -> None:
+        """Give the pool a deadline if the next bytes are its own to send or to take, and none otherwise.
+
+        So a client that sends its body or takes its response too slowly never causes a timeout of the pool.
+        """
+        timeouts = self.context.settings.timeouts
+        client_is_next = connection.is_paused or (not self._request_sent and connection.is_writable)
+        if client_is_next:
+            connection.set_deadline(0.0)
+        elif self._response is None and connection.is_writable:
+            connection.set_deadline(timeouts.answer)
+        else:
+            connection.set_deadline(timeouts.idle)
+
+    # -- 3. The pool (upstream.Requester)
+
+    def on_pool_writable(self, writable: bool) -> None:
+        """The pool takes the request's body too slowly, or takes it again."""
+        if self._connection is None:
+            return
+        if writable:
+            self.client.resume(POOL_SLOW)
+        else:
+            self.client.pause(POOL_SLOW)
+        self._update_deadline(self._connection)
+
+    def on_response(self, response: Response) -> None:
+        """Response headers have arrived. The attempt may end here, if another one is to be made."""
+        context, status = self.context, response.status
+        if self._first_byte_at is None:
+            self._first_byte_at = context.clock()
+        is_interim = status < 200 and status != SWITCHING_PROTOCOLS
+        if is_interim:
+            if self.request.minor > 0:  # HTTP/1.0 knows no interim responses
+                self._add_head(response)
+            return
+        if status in REJECTIONS:
+            self._retry_after = parse_retry_after(response.retry_after, wall())
+        if status >= 429:
+            rejected = UpstreamRejected(status)
+            if self._may_retry(rejected):
+                self._flush()  # interim responses
+                self._close_ticket(rejected)
+                self._retry(rejected)
+                return
+        self.phase = RESPONDING
+        self._response = response
+        self._chunks_response = isinstance(response.length, Body) and self.request.minor > 0
+        self.keep_alive = self.keep_alive and self.request_complete and not self._ends_with_connection
+        self.reported_service_time = parse_server_timing(response.timing)
+        if response.load is not None and context.settings.reports.read:
+            self._report = load_report.parse(response.load, context.clock())
+        self._add_head(response)
+
+    def on_response_body(self, data: bytes) -> None:
+        self._body_out.append(data)
+
+    def on_response_end(self, trailers: list[bytes]) -> bool:
+        """A response is complete. Return whether another one follows it."""
+        if self._response is None:
+            return True  # it was an interim response
+        if self._response.status != SWITCHING_PROTOCOLS:  # what follows a 101 belongs to the tunnel
+            if self._chunks_response:
+                self._tail_out = last_chunk(trailers if self.request.trailers else ())
+            self._responded_at = self.context.clock()
+        return False
+
+    def on_read_end(self) -> None:
+        """The bytes at hand of the response were read: write them to the client."""
+        if self._connection is None:
+            return  # the attempt has ended in the meantime
+        self._flush()
+        if self._responded_at is not None:
+            self._end_attempt(None)
+        elif self._response is not None:
+            if self._response.status == SWITCHING_PROTOCOLS:
+                self._start_tunnel(self._connection)
+            else:
+                # Interim responses and parts of headers do not extend the deadline.
+                self._update_deadline(self._connection)
+
+    def on_pool_failed(self, error: RequestError) -> None:
+        """The response will not come, or not the rest of it."""
+        if self._connection is None:
+            return
+        self._flush()
+        self._end_attempt(error)
+
+    def on_pool_timeout(self) -> None:
+        what = "did not answer" if self._response is None else "did not go on with its answer"
+        self.on_pool_failed(UpstreamTimeout(f"pool {self.pool} {what} in time"))
+
+    def _add_head(self, response: Response) -> None:
+        context = self.context
+        hidden = NO_FIELDS if context.settings.reports.forward else LOAD_REPORT_FIELDS
+        self._head_out += forward_response(
+            response, self.request.minor, self.keep_alive, context.name, http_date(), hidden
+        )
+
+    def _flush(self) -> None:
+        """Write to the client what has arrived of the response."""
+        data = b"".join(self._body_out)
+        self._body_out.clear()
+        if self._chunks_response and data:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        if self._head_out or self._tail_out:
+            data = b"".join((self._head_out, data, self._tail_out))
+            self._head_out = self._tail_out = b""
+        if data:
+            self.response_bytes += len(data)
+            self.client.write(data)
+
+    @property
+    def _ends_with_connection(self) -> bool:
+        """The client sees the end of its response only by the end of the connection."""
+        return self._response is not None and isinstance(self._response.length, Body) and not self._chunks_response
+
+    def _start_tunnel(self, connection: PoolConnection) -> None:
+        if not connection.is_open or not self.client.is_open or self._ticket is None:
+            self._end_attempt(UpstreamProtocolError(f"pool {self.pool} switched protocols and left"))
+            return
+        self.phase = TUNNEL
+        self.keep_alive = False
+        self.context.router.discard_timing(self._ticket, self.context.clock())
+        self.client.start_tunnel(connection, self)
+
+    def on_tunnel_end(self) -> None:
+        """Both connections of the tunnel are closed."""
+        self._responded_at = self.context.clock()
+        self._end_attempt(None)
+
+    # -- 4. The end
+
+    def _end_attempt(self, error: RequestError | None) -> None:
+        """Close the ticket; then make another attempt, or finish the request.
+
+        error: why the attempt ended without a whole response; None if there is one.
+        """
+        self._close_ticket(error)
+        if error is not None and self._may_retry(error):
+            self._retry(error)
+        else:
+            self._finish(error)
+
+    def _close_ticket(self, error: RequestError | None) -> None:
+        """Count the request out of its pool, and report what the attempt says about the pool."""
+        context, ticket, connection = self.context, self._ticket, self._connection
+        assert ticket is not None, "an attempt ends once"
+        self._ticket = self._connection = None
+        if self._dial is not None:
+            self._dial.cancel()
+            self._dial = None
+        status = self._response.status if self._response is not None else 0
+        if isinstance(error, UpstreamRejected):
+            status = error.status
+        evidence = judge(error, status, context.router.learns_rejections)
+        if isinstance(error, UpstreamError) and error.status >= 500 and evidence.failure is not False:
+            context.events.upstream_failed(self.pool, error)
+        completion = context.router.complete(
+            ticket,
+            self._responded_at or context.clock(),
+            evidence.outcome,
+            self.reported_service_time,
+            evidence.teaches,
+            self._report,
+            evidence.accepted,
+            self._retry_after,
+            self._first_byte_at,
+        )
+        # The count is right from here on, whatever the following calls do.
+        self.client.resume(POOL_SLOW)
+        if connection is not None:
+            response = self._response
+            clean = error is None and self._request_sent and response is not None and response.keep_alive
+            connection.release(clean)
+        if evidence.failure is not None:
+            context.health.attempt_ended(completion, evidence.failure)
+
+    def _may_retry(self, error: RequestError) -> bool:
+        """Return whether another attempt is made, and take it from the budget.
+
+        It must be configured for this error, be harmless, be possible, have a pool to go to, and be within the budget.
+        """
+        context, retry = self.context, self.context.settings.retry
+        cause = error.retry_cause
+        if cause not in retry.on or self._response is not None or self.retries >= retry.attempts - 1:
             return False
-        if word != "connect" and not self._may_be_repeated:
+        if cause != "connect" and not self._may_be_repeated:
             return False
-        if word != "stale" and not forwarder.router.fleet.has_room_outside(self._failed | {self.pool}):
+        if cause != "stale" and not context.router.fleet.has_room_outside(self._failed_pools | {self.pool}):
             return False
-        return forwarder.budget.take(forwarder.clock())
+        return context.retry_budget.spend(context.clock())
 
     @property
     def _may_be_repeated(self) -> bool:
-        allowed = self.request.idempotent or "non_idempotent" in self._forwarder.settings.retry.on
-        return allowed and self._client.replayable
+        """The pool may have served the request already, and serving it twice is allowed and possible."""
+        allowed = self.request.idempotent or "non_idempotent" in self.context.settings.retry.on
+        return allowed and (self._body is None or self._body.can_be_replayed)
 
-    def _route(self, failed: frozenset[str] = NOTHING) -> Ticket:
-        job, now = Job(next(self._forwarder.numbers)), self._forwarder.clock()
-        return self._forwarder.router.route(job, now, failed, sent=self._client.upload_complete)
-
-    async def _admit(self) -> Ticket:
-        """A ticket, at once if nobody waits and a pool has room, else in turn."""
-        queue = self._forwarder.queue
-        if queue.empty:
-            with contextlib.suppress(PoolsFull):
-                return self._route()
+    def _retry(self, error: RequestError) -> None:
+        """Make another attempt, at a pool that has not failed. error: why the last attempt failed."""
+        if isinstance(error, UpstreamStale):  # the pool works, but its other old connections may be closed, too
+            self._needs_new_connection = True
+        else:
+            self._failed_pools |= {self.pool}
         try:
-            with queue.place() as self._place:
-                while True:
-                    await self._place.turn()
-                    with contextlib.suppress(PoolsFull):
-                        return self._route()
-        finally:
-            self._forwarder.events.queued(self._forwarder.clock() - self.began_at)
+            ticket = self._route(self._failed_pools)
+        except RequestError:
+            self._finish(error)
+            return
+        self.retries += 1
+        self.context.events.retried(error.reason)
+        if self._body is not None:
+            self._body.rewind()
+        self._start_attempt(ticket)
 
-    async def _try(self, ticket: Ticket, fresh: bool) -> RequestError | None:
-        """Send the request where the ticket says and relay the answer; settles the ticket."""
-        forwarder, pool = self._forwarder, ticket.pool.id
-        outcome = Outcome.CANCELLED
-        fault: RequestError | None = None
-        connection: PoolConnection | None = None
-        self._ticket = self.last = ticket
-        self.pool = pool
-        self._turned_away, self._rest, self._first_byte_at = False, 0.0, None
-        try:
-            upstream = forwarder.upstreams[pool]
-            connection = (None if fresh else upstream.idle()) or await upstream.connect()
-            self._connection = connection
-            if self._refused is not None:
-                raise self._refused
-            trace = self._span.traceparent if self._span is not None else None
-            head = forward_request(self.request, self._client.peer, forwarder.name, trace)
-            over = connection.begin(self, head, self.request.length)
-            self._client.attach_upload(connection)
-            await over
-        except (BadRequest, OutOfResources) as error:
-            fault = error  # the client broke its own upload, or we have no files left: nothing to hold against the pool
-        except RequestError as error:
-            fault = error
-            if error.status < 500:
-                outcome = Outcome.OK  # 429 is an answer, and no failure
+    def _finish(self, error: RequestError | None) -> None:
+        """End the request: the client has its response, gets an error response, or sees a broken response."""
+        context = self.context
+        client_left = isinstance(error, ClientLeft)
+        if client_left:
+            context.events.client_left()
+            self.status = CLIENT_CLOSED_REQUEST
+        elif error is not None:
+            self.error = error
+        if self._response is not None and not client_left:
+            self.status = self._response.status
+        self.phase = DONE
+        if error is not None and not client_left:
+            if self._response is None:
+                self._respond(error.status, error.public)
             else:
-                if not isinstance(error, UpstreamStale):  # an old connection's end says nothing of the pool now
-                    outcome = Outcome.TIMED_OUT if error.status == 504 else Outcome.FAILED
-                if not self._is_expected(error):
-                    forwarder.events.upstream_failed(pool, error)
-        finally:
-            if (
-                fault is None and self._answered_at is not None
-            ):  # also if the client left when the pool had done its part
-                outcome = Outcome.OK if self._status < 500 else Outcome.FAILED
-            self._ticket = self._connection = None
-            ended_at = self._answered_at or forwarder.clock()
-            teaches = 200 <= self._status < 400  # not the length of a tunnel, nor how fast something went wrong
-            done = forwarder.router.complete(
-                ticket,
-                ended_at,
-                outcome,
-                self.reported,
-                teaches,
-                self._report,
-                accepted(fault, self.begun, self._turned_away),
-                self._rest,
-                self._first_byte_at,
-            )
-            self._client.attach_upload(None)  # after the count: nothing that follows may keep it from coming down
-            if connection is not None:
-                connection.release()
-            if not isinstance(fault, UpstreamStale):  # the end of an old connection says nothing of the pool now
-                forwarder.health.attempt_ended(done, self._is_expected(fault))
-        return fault
+                self.keep_alive = False
+                self.client.break_off(self._ends_with_connection)
+        self._record()
+        if not client_left:
+            self.client.on_exchange_end()
 
-    def _is_expected(self, fault: RequestError | None) -> bool:
-        """The pool has turned the request away as it should, and that is what the policy is to learn: no sign of
-        illness."""
-        whole = fault is None or isinstance(fault, UpstreamRefused)
-        return whole and self._turned_away and self._forwarder.router.learns_rejections
+    def _respond(self, status: int, text: str) -> None:
+        """Send a response of the dispatcher's own."""
+        self.status = status
+        self.keep_alive = self.keep_alive and self.request_complete
+        self.client.write(own_response(status, text, http_date(), self.keep_alive, self.method))
+
+    def _record(self) -> None:
+        """Write the request to metrics, access log and trace."""
+        context = self.context
+        self.ended_at = context.clock()
+        if self.pool:
+            context.events.answered(self.pool, self.status, self.ended_at - self.began_at)
+        if context.on_finished is not None:
+            context.on_finished(self)
+        if self._span is not None:
+            self._span.end(self)
+
+    # -- What logs show
 
     @property
     def peer(self) -> Peer:
-        """Who asked."""
-        return self._client.peer
+        """The client."""
+        return self.client.peer
 
     @property
     def ended_by(self) -> str | None:
-        """Who kept the request from its end: client, pool or dispatcher; None if nobody did."""
-        if self.status == CLIENT_LEFT or isinstance(self.fault, BadRequest):
+        """Which side kept the request from its end: client, pool or dispatcher; None if it came to its end."""
+        if self.status == CLIENT_CLOSED_REQUEST or isinstance(self.error, BadRequest):
             return "client"
-        if self.fault is None:
+        if self.error is None:
             return None
-        return "dispatcher" if self.fault.status == 503 and not isinstance(self.fault, UpstreamRefused) else "pool"
-
-    @property
-    def _status(self) -> int:
-        """Of the pool's answer, 0 while there is none."""
-        return self._response.status if self._response is not None else 0
-
-    def _answer_error(self, error: RequestError) -> None:
-        """An answer of our own, or a broken one if the pool's has begun."""
-        if self.begun:
-            self.status = self._status
-            self.break_off()
-            return
-        self._answer(error.status, error.public)
-
-    def _answer(self, status: int, text: str) -> None:
-        self.status = status
-        self.keep_alive = self.keep_alive and self._client.upload_complete
-        self._client.write(own_answer(status, text, http_date(), self.keep_alive, self.method))
-
-    @property
-    def begun(self) -> bool:
-        """The head of the pool's answer has gone to the client."""
-        return self._response is not None
-
-    @property
-    def unframed(self) -> bool:
-        """Nothing but the end of the connection tells the client where its answer ends."""
-        return self._response is not None and isinstance(self._response.length, Body) and not self._chunked
-
-    def break_off(self) -> None:
-        """End the client's connection so that it sees a broken answer."""
-        self.keep_alive = False
-        self._client.break_off()
-
-    def refuse(self, error: BadRequest) -> None:
-        """The client's body turned out malformed or too large: stop here and say so."""
-        self._refused = error
-        if self._connection is not None:
-            self._connection.give_up(error)
-        elif self._place is not None:
-            self._place.give_up(error)
-
-    def upload_ended(self) -> None:
-        """The last byte of the request is here, and goes on at once."""
-        if self._ticket is not None and not self.begun:
-            self._forwarder.router.request_sent(self._ticket, self._forwarder.clock())
-
-    def client_writable(self, writable: bool) -> None:
-        """The client takes its answer too slowly; or well again."""
-        if self._connection is not None:
-            self._connection.hold(not writable)
-            if self._ticket is not None:
-                self._forwarder.router.discard_timing(self._ticket, self._forwarder.clock())
-
-    # -- upstream.Conversation: called by the pool's connection
-
-    def answer_head(self, response: Response) -> None:
-        if self._first_byte_at is None:
-            self._first_byte_at = self._forwarder.clock()
-        interim = response.status < 200 and response.status != SWITCHING
-        if interim and self.request.minor == 0:
-            return  # HTTP/1.0 knows no interim answers
-        if response.status in (429, 503):
-            self._turned_away, self._rest = True, retry_after(response.retry_after, wall())
-        if response.status >= 429 and self._retriable:
-            refused = UpstreamRefused(response.status)
-            if self._may_try_again(refused):
-                raise refused
-        if not interim:
-            self._response = response
-            self._chunked = isinstance(response.length, Body) and self.request.minor > 0
-            self.keep_alive = self.keep_alive and not self.unframed and self._client.upload_complete
-            self.reported = service_time(response.timing)
-            if response.load is not None and self._forwarder.settings.reports.read:
-                self._report = orca.parse(response.load, self._forwarder.clock())
-        forwarder = self._forwarder
-        hidden = SHOWN if forwarder.settings.reports.forward else HIDDEN
-        date = http_date()
-        self._head += forward_response(response, self.request.minor, self.keep_alive, forwarder.name, date, hidden)
-
-    def answer_data(self, data: bytes) -> None:
-        self._pieces.append(data)
-
-    def answer_end(self, trailers: list[bytes]) -> None:
-        if self._chunked:
-            self._tail = last_chunk(trailers if self.request.trailers else ())
-        self._answered_at = self._forwarder.clock()
-
-    def flush(self) -> None:
-        data = b"".join(self._pieces)
-        if self._chunked and data:
-            data = b"%x\r\n%b\r\n" % (len(data), data)
-        if self._head or self._tail:
-            data = b"".join((self._head, data, self._tail))
-            self._head = self._tail = b""
-        self._pieces.clear()
-        if data:
-            self.sent += len(data)
-            self._client.write(data)
-
-    def switched(self, rest: bytes) -> None:
-        assert self._connection is not None
-        assert self._ticket is not None
-        self.keep_alive = False
-        self._forwarder.router.discard_timing(self._ticket, self._forwarder.clock())
-        self._client.join(self._connection, rest, self._tunnel_over)
-
-    @property
-    def tunnelled(self) -> bool:
-        return self._connection is not None and self._connection.tunnelled
-
-    def _tunnel_over(self) -> None:
-        self._answered_at = self._forwarder.clock()
-        if self._connection is not None:
-            self._connection.tunnel_over()
-
-    def hold_upload(self, hold: bool) -> None:
-        self._client.hold_reading(hold)
+        return "pool" if isinstance(self.error, UpstreamError) else "dispatcher"

@@ -1,8 +1,8 @@
-"""Who is in and who is out: by what requests meet, by what probes find, by what an operator says.
+"""Which pools get requests: by the results of attempts, by health checks, and by the operator.
 
-A pool is in unless it is drained, probed down or ejected. But never all at once: if fewer than the floor would be left,
-verdicts are not believed (a pool that may work is better than none). A pool ejected for failing comes back on trial: if
-it fails once more it goes out for twice as long, up to a limit. A client that leaves says nothing about a pool.
+A pool is routable unless it is drained, failed its health checks, or is ejected for failed attempts. If fewer pools
+than the floor would be left, ejections and health checks are ignored: a pool that may work is better than none. An
+ejected pool comes back on trial: at its next failure it is ejected again, for twice as long, up to a limit.
 """
 
 from __future__ import annotations
@@ -13,222 +13,234 @@ from collections import deque
 from collections.abc import Callable
 
 from dispatcher.core.router import Router
-from dispatcher.core.types import Added, Completion, Outcome, PoolSpec, Removed
+from dispatcher.core.types import Added, Completion, PoolSpec, Removed
 from dispatcher.proxy.events import Events
-from dispatcher.settings import Health
+from dispatcher.settings import LiveSettings
 
-LONGEST = 16  # times the first ejection
-RECENT, USUAL = 1 / 20, 1 / 1000  # weights of a request in what its pool's times are now, and what they are used to be
-SETTLED = 200  # requests of a pool before its times are judged
+MAX_EJECTION_FACTOR = 16  # an ejection lasts at most so many times the first one
+RECENT_WEIGHT, USUAL_WEIGHT = 1 / 20, 1 / 1000  # of one request in a pool's recent and usual response time
+MIN_TIMED_REQUESTS = 200  # of a pool, before its response times are judged
 
 
-class _State:
-    """What is known of one pool."""
+class _PoolState:
+    """What is known about one pool."""
 
     def __init__(self, spec: PoolSpec, window: int) -> None:
         self.spec = spec
-        self.drained = False
-        self.probed_down = False
-        self.agreeing = 0  # probes in a row that speak against the present verdict
-        self.failures = 0  # requests in a row
-        self.last: deque[bool] = deque(maxlen=window)  # whether each of the last requests failed
-        self.failed = 0  # how many of them
-        self.ejections = 0
-        self.out: asyncio.TimerHandle | None = None
-        self.in_since = -math.inf
-        self.seen = 0
-        self.recent = self.usual = 0.0  # seconds a request, per request that it found there
+        self.is_drained = False
+        self.is_down = False  # by its health checks
+        self.contrary_checks = 0  # consecutive health checks that contradict `is_down`
+        self.consecutive_failures = 0
+        self.recent_failures: deque[bool] = deque(maxlen=window)  # whether each of the last requests failed
+        self.failures_in_window = 0
+        self.ejections = 0  # without a success in between
+        self.return_timer: asyncio.TimerHandle | None = None  # while it is ejected
+        self.routable_since = -math.inf
+        self.timed_requests = 0
+        self.recent_seconds = self.usual_seconds = 0.0  # response time divided by the requests found at the pool
 
     @property
     def verdict(self) -> str:
-        if self.drained:
+        if self.is_drained:
             return "drained"
-        return "down" if self.probed_down else "ejected" if self.out is not None else "up"
+        return "down" if self.is_down else "ejected" if self.return_timer is not None else "up"
 
-    def observe(self, failed: bool) -> None:
-        if len(self.last) == self.last.maxlen:
-            self.failed -= self.last[0]
-        self.last.append(failed)
-        self.failed += failed
-        self.failures = self.failures + 1 if failed else 0
+    def add_result(self, failed: bool) -> None:
+        if len(self.recent_failures) == self.recent_failures.maxlen:
+            self.failures_in_window -= self.recent_failures[0]
+        self.recent_failures.append(failed)
+        self.failures_in_window += failed
+        self.consecutive_failures = self.consecutive_failures + 1 if failed else 0
 
-    def time(self, seconds: float) -> None:
-        """Running means: plain until they have their weight."""
-        self.seen += 1
-        self.recent += max(RECENT, 1 / self.seen) * (seconds - self.recent)
-        self.usual += max(USUAL, 1 / self.seen) * (seconds - self.usual)
+    def add_time(self, seconds: float) -> None:
+        """Update both running means. They are plain means until a request has its final weight."""
+        self.timed_requests += 1
+        self.recent_seconds += max(RECENT_WEIGHT, 1 / self.timed_requests) * (seconds - self.recent_seconds)
+        self.usual_seconds += max(USUAL_WEIGHT, 1 / self.timed_requests) * (seconds - self.usual_seconds)
 
-    def forgive(self) -> None:
-        self.failures = self.failed = 0
-        self.last.clear()
-        self.recent = self.usual
+    def clear_failures(self) -> None:
+        self.consecutive_failures = self.failures_in_window = 0
+        self.recent_failures.clear()
+        self.recent_seconds = self.usual_seconds
 
 
 class PoolHealth:
-    """Watches all pools and tells the router who is in."""
+    """Watches all pools and tells the router which of them are routable."""
 
-    def __init__(self, router: Router, settings: Health, events: Events, clock: Callable[[], float]) -> None:
+    def __init__(self, router: Router, settings: LiveSettings, events: Events, clock: Callable[[], float]) -> None:
         self._router = router
-        self.settings = settings
+        self._settings = settings
         self._events = events
         self._clock = clock
-        self._states: dict[str, _State] = {}
+        self._states: dict[str, _PoolState] = {}
 
-    # -- membership, by configuration
+    @property
+    def _window(self) -> int:
+        return max(1, self._settings.health.window)
 
-    def watch(self, spec: PoolSpec, drained: bool = False) -> None:
-        """A pool is there from now on. Raises ConfigError where fleet or policy refuse it."""
-        state = _State(spec, max(1, self.settings.window))
+    # -- the configured pools
+
+    def add(self, spec: PoolSpec, drained: bool = False) -> None:
+        """Watch a new pool. Raises ConfigError if the fleet or the policy refuses it."""
+        state = _PoolState(spec, self._window)
         if not drained:
             self._router.apply(Added(spec), self._clock())
         self._states[spec.id] = state
-        state.drained = drained
+        state.is_drained = drained
         self._events.pool_up(spec.id, state.verdict)
-        self._settle()
+        self._update_membership()
 
-    def configure(self, settings: Health) -> None:
-        """Other settings, from now on."""
-        self.settings = settings
-        self._settle()
+    def settings_changed(self) -> None:
+        """Apply the settings in force to the pools."""
+        self._update_membership()
 
-    def change(self, spec: PoolSpec, drained: bool = False, forgive: bool = True) -> None:
-        """A pool is now described so. forgive: one that was ejected comes back, for it may have been mended."""
+    def change(self, spec: PoolSpec, drained: bool = False, restore: bool = True) -> None:
+        """Change the description of a pool. restore: end its ejection, because it may have been repaired."""
         state = self._states[spec.id]
-        same, state.spec = spec == state.spec, spec
-        if state.last.maxlen != max(1, self.settings.window):
-            state.last, state.failed = deque(maxlen=max(1, self.settings.window)), 0
-        if not same and self.is_in(spec.id):
+        is_same, state.spec = spec == state.spec, spec
+        if state.recent_failures.maxlen != self._window:
+            state.recent_failures, state.failures_in_window = deque(maxlen=self._window), 0
+        if not is_same and self.is_routable(spec.id):
             self._router.apply(Removed(spec.id), self._clock())
             self._router.apply(Added(spec), self._clock())
-        if state.out is not None and (forgive or not same):
-            self._return(state)
-        if drained is not state.drained:
-            state.drained = drained
-            self._judge(state)
+        if state.return_timer is not None and (restore or not is_same):
+            self._end_ejection(state)
+        if drained is not state.is_drained:
+            state.is_drained = drained
+            self._verdict_changed(state)
 
-    def forget(self, pool: str) -> None:
-        """A pool is there no more; what is in flight on it goes on."""
+    def remove(self, pool: str) -> None:
+        """Watch this pool no longer. Its requests in flight go on."""
         state = self._states.pop(pool)
-        if state.out is not None:
-            state.out.cancel()
-        if self.is_in(pool):
+        if state.return_timer is not None:
+            state.return_timer.cancel()
+        if self.is_routable(pool):
             self._router.apply(Removed(pool), self._clock())
         self._events.pool_gone(pool)
-        self._settle()
+        self._update_membership()
 
     @property
     def specs(self) -> list[PoolSpec]:
-        """Of all pools watched, in or out."""
+        """The descriptions of all pools, routable or not."""
         return [state.spec for state in self._states.values()]
 
     def verdict(self, pool: str) -> str:
-        """up, drained, down (by probes) or ejected (by requests)."""
+        """Return up, drained, down (by health checks) or ejected (by failed requests)."""
         return self._states[pool].verdict
 
     def is_up(self, pool: str) -> bool:
         return self.verdict(pool) == "up"
 
-    def is_in(self, pool: str) -> bool:
-        """Whether it gets requests: it may although it is not up, where too few are."""
+    def is_routable(self, pool: str) -> bool:
+        """The pool gets requests. It may although it is not up, if too few pools are."""
         return pool in self._router.fleet
 
     # -- evidence
 
-    def probed(self, pool: str, well: bool) -> None:
-        """A probe of this pool has succeeded, or has not."""
+    def checked(self, pool: str, healthy: bool) -> None:
+        """A health check of this pool has ended."""
         state = self._states.get(pool)
         if state is None:
             return
-        state.agreeing = state.agreeing + 1 if well is state.probed_down else 0
-        if state.agreeing >= (self.settings.rise if well else self.settings.fall):
-            state.probed_down, state.agreeing = not well, 0
-            self._judge(state)
+        health = self._settings.health
+        state.contrary_checks = state.contrary_checks + 1 if healthy is state.is_down else 0
+        if state.contrary_checks >= (health.rise if healthy else health.fall):
+            state.is_down, state.contrary_checks = not healthy, 0
+            self._verdict_changed(state)
 
-    def unprobed(self, pool: str) -> None:
-        """This pool is probed no more: what probes found last is void."""
+    def checks_ended(self, pool: str) -> None:
+        """This pool has no health checks any more: ignore what the last ones found."""
         state = self._states.get(pool)
-        if state is not None and state.probed_down:
-            state.probed_down = False
-            self._judge(state)
+        if state is not None and state.is_down:
+            state.is_down = False
+            self._verdict_changed(state)
 
-    def attempt_ended(self, done: Completion, expected: bool = False) -> None:
-        """A request on a pool is over. What was sent before the pool came back says nothing of it now.
+    def attempt_ended(self, completion: Completion, failed: bool) -> None:
+        """An attempt at a pool has ended. failed: it counts against the pool.
 
-        expected: the pool works, and has turned the request away as it should."""
-        ticket, outcome = done.ticket, done.outcome
+        An attempt that began before the pool came back says nothing about the pool now.
+        """
+        ticket = completion.ticket
         state = self._states.get(ticket.pool.id)
-        if outcome is Outcome.CANCELLED or state is None or ticket.routed_at < state.in_since:
+        if state is None or ticket.routed_at < state.routable_since:
             return
-        failed = outcome is not Outcome.OK and not expected
-        state.observe(failed)
+        state.add_result(failed)
         if not failed:
-            if state.out is None:
+            if state.return_timer is None:
                 state.ejections = 0
-            if not self.settings.latency_factor or expected:
+            if not self._settings.health.latency_factor or completion.accepted is False:
                 return
-            state.time((done.finished_at - ticket.routed_at) / (ticket.found // ticket.pool.servers + 1))
-        if state.out is None and self._is_bad(state) and self._may_leave(state):
+            seconds = completion.finished_at - ticket.routed_at
+            state.add_time(seconds / (ticket.in_flight_before // ticket.pool.servers + 1))
+        if state.return_timer is None and self._is_bad(state) and self._may_be_ejected(state):
             self._eject(state)
 
-    def _is_bad(self, state: _State) -> bool:
-        settings = self.settings
-        in_a_row = min(settings.passive_failures, 1 if state.ejections else settings.passive_failures)
-        if in_a_row and state.failures >= in_a_row:
+    def _is_bad(self, state: _PoolState) -> bool:
+        health = self._settings.health
+        allowed = min(health.passive_failures, 1 if state.ejections else health.passive_failures)
+        if allowed and state.consecutive_failures >= allowed:
             return True
-        ratio, enough = settings.error_ratio, len(state.last) == state.last.maxlen
-        if ratio and enough and state.failed >= ratio * len(state.last):
+        window_is_full = len(state.recent_failures) == state.recent_failures.maxlen
+        max_failures = health.error_ratio * len(state.recent_failures)
+        if health.error_ratio and window_is_full and state.failures_in_window >= max_failures:
             return True
-        slow = settings.latency_factor
-        return bool(slow) and state.seen >= SETTLED and state.recent > slow * state.usual
+        if not health.latency_factor or state.timed_requests < MIN_TIMED_REQUESTS:
+            return False
+        return state.recent_seconds > health.latency_factor * state.usual_seconds
 
-    def _may_leave(self, state: _State) -> bool:
-        """Enough others are in and up."""
+    def _may_be_ejected(self, state: _PoolState) -> bool:
+        """Enough other pools are up."""
         others = sum(1 for other in self._states.values() if other is not state and other.verdict == "up")
-        return others >= self._floor()
+        return others >= self._min_routable()
 
-    def _floor(self) -> int:
-        there = sum(1 for state in self._states.values() if not state.drained)
-        return max(1, math.ceil(self.settings.floor * there))
+    def _min_routable(self) -> int:
+        """Return how many pools stay routable whatever attempts and health checks say."""
+        usable = sum(1 for state in self._states.values() if not state.is_drained)
+        return max(1, math.ceil(self._settings.health.floor * usable))
 
     # -- verdicts
 
-    def _eject(self, state: _State) -> None:
-        seconds = self.settings.ejection * min(2**state.ejections, LONGEST)
+    def _eject(self, state: _PoolState) -> None:
+        seconds = self._settings.health.ejection * min(2**state.ejections, MAX_EJECTION_FACTOR)
         state.ejections += 1
-        state.out = asyncio.get_running_loop().call_later(seconds, self._return, state)
-        self._judge(state)
+        state.return_timer = asyncio.get_running_loop().call_later(seconds, self._end_ejection, state)
+        self._verdict_changed(state)
 
-    def _return(self, state: _State) -> None:
-        if state.out is not None:
-            state.out.cancel()
-        state.out = None
-        state.forgive()
-        state.in_since = self._clock()
-        self._judge(state)
+    def _end_ejection(self, state: _PoolState) -> None:
+        if state.return_timer is not None:
+            state.return_timer.cancel()
+        state.return_timer = None
+        state.clear_failures()
+        state.routable_since = self._clock()
+        self._verdict_changed(state)
 
-    def _judge(self, state: _State) -> None:
-        """A verdict has changed."""
+    def _verdict_changed(self, state: _PoolState) -> None:
         self._events.pool_up(state.spec.id, state.verdict)
-        self._settle()
+        self._update_membership()
 
-    def _settle(self) -> None:
-        """Let those in who are up, or, if these are too few, as many more as there are who may work."""
+    def _update_membership(self) -> None:
+        """Recompute which pools are routable, and tell the router.
+
+        These are the pools that are up. If they are fewer than the floor, ejected pools are added; if there are still
+        too few, all pools that are not drained.
+        """
         states = self._states.values()
-        floor, inside = self._floor(), {state.spec.id for state in states if not state.drained}
-        for group in (("up",), ("up", "ejected")):
-            chosen = {state.spec.id for state in states if state.verdict in group}
-            if len(chosen) >= floor:
-                inside = chosen
+        min_routable = self._min_routable()
+        routable = {state.spec.id for state in states if not state.is_drained}
+        for verdicts in (("up",), ("up", "ejected")):
+            candidates = {state.spec.id for state in states if state.verdict in verdicts}
+            if len(candidates) >= min_routable:
+                routable = candidates
                 break
         now = self._clock()
-        for state in states:  # come in first: a policy is never left with none that another could have replaced
-            if state.spec.id in inside and not self.is_in(state.spec.id):
-                self._router.apply(Added(state.spec, self.settings.slow_start), now)
+        for state in states:  # additions first: a policy is never left without a pool that another one could replace
+            if state.spec.id in routable and not self.is_routable(state.spec.id):
+                self._router.apply(Added(state.spec, self._settings.health.slow_start), now)
         for state in states:
-            if state.spec.id not in inside and self.is_in(state.spec.id):
+            if state.spec.id not in routable and self.is_routable(state.spec.id):
                 self._router.apply(Removed(state.spec.id), now)
 
     def close(self) -> None:
         for state in self._states.values():
-            if state.out is not None:
-                state.out.cancel()
+            if state.return_timer is not None:
+                state.return_timer.cancel()

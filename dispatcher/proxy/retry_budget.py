@@ -1,70 +1,47 @@
-"""What the end of a try says: whether the pool took the request, whether it is tried again, and how often all of them
-may be. PURE."""
+"""How many retries there may be: a share of the requests, and so many a second. PURE.
+
+The budget keeps retries from multiplying an overload.
+"""
 
 from __future__ import annotations
 
-from dispatcher.errors import (
-    RequestError,
-    UpstreamClosed,
-    UpstreamRefused,
-    UpstreamStale,
-    UpstreamTimeout,
-    UpstreamUnreachable,
-)
-from dispatcher.settings import Retry
+from dispatcher.settings import LiveSettings
 
-BURST_SECONDS, BURST_REQUESTS = 10, 100  # as many of each as the budget can save up
+BURST_SECONDS, BURST_REQUESTS = 10, 100  # the budget saves up what this time and this many requests earn
 
 
-def cause(fault: RequestError) -> str:
-    """The word in `retry.on` for what happened; empty for what is never tried again."""
-    if isinstance(fault, UpstreamUnreachable):
-        return "connect"
-    if isinstance(fault, UpstreamStale | UpstreamClosed | UpstreamRefused | UpstreamTimeout):
-        return fault.reason
-    return ""
+class RetryBudget:
+    """Counts what requests earn and retries spend.
 
-
-def accepted(fault: RequestError | None, begun: bool, turned_away: bool) -> bool | None:
-    """Whether the pool took the request; None if nobody knows. begun: its answer has gone to the client. turned_away:
-    that was, or would have been, 429 or 503."""
-    if turned_away or isinstance(fault, UpstreamUnreachable):
-        return False
-    if begun or isinstance(fault, UpstreamRefused):
-        return True
-    return False if isinstance(fault, UpstreamTimeout) else None
-
-
-class Budget:
-    """A share of the requests, and so many a second: so that retries cannot multiply an overload.
-
-    >>> budget = Budget(Retry(budget=0.5, per_second=0.0))
+    >>> from dispatcher.settings import LiveSettings, Retry, Settings
+    >>> budget = RetryBudget(LiveSettings(Settings(retry=Retry(budget=0.5, per_second=0.0))))
     >>> for _ in range(3):
-    ...     budget.request()
-    >>> budget.take(0.0), budget.take(0.0)
+    ...     budget.earn()
+    >>> budget.spend(0.0), budget.spend(0.0)
     (True, False)
     """
 
-    def __init__(self, settings: Retry) -> None:
-        self.settings = settings
-        self._left = settings.per_second
-        self._at: float | None = None
+    __slots__ = ("_retries", "_settings", "_spent_at")
 
-    def request(self) -> None:
-        """A request has come."""
-        settings = self.settings
-        self._left = min(
-            self._left + settings.budget, BURST_REQUESTS * settings.budget + BURST_SECONDS * settings.per_second
-        )
+    def __init__(self, settings: LiveSettings) -> None:
+        self._settings = settings
+        self._retries = settings.retry.per_second
+        self._spent_at: float | None = None
 
-    def take(self, now: float) -> bool:
-        """Whether one retry more is within the budget; it is then spent."""
-        settings = self.settings
-        if self._at is not None:
-            most = BURST_REQUESTS * settings.budget + BURST_SECONDS * settings.per_second
-            self._left = min(self._left + (now - self._at) * settings.per_second, most)
-        self._at = now
-        if self._left < 1.0:
+    def earn(self) -> None:
+        """A request was admitted."""
+        retry = self._settings.retry
+        most = BURST_REQUESTS * retry.budget + BURST_SECONDS * retry.per_second
+        self._retries = min(self._retries + retry.budget, most)
+
+    def spend(self, now: float) -> bool:
+        """Spend one retry. Return whether there was one. now: seconds, never decreasing."""
+        retry = self._settings.retry
+        if self._spent_at is not None:
+            most = BURST_REQUESTS * retry.budget + BURST_SECONDS * retry.per_second
+            self._retries = min(self._retries + (now - self._spent_at) * retry.per_second, most)
+        self._spent_at = now
+        if self._retries < 1.0:
             return False
-        self._left -= 1.0
+        self._retries -= 1.0
         return True

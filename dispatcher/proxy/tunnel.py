@@ -1,54 +1,44 @@
-"""Two connections joined after a 101: bytes pass as they come, either side may end its half first.
+"""Two connections joined after a response 101: bytes pass both ways, and either side may close its half first.
 
-The ends take the place of the two HTTP protocols on their transports and hand the loss of a connection back to them,
-so that whoever counted it in counts it out.
+The two ends take the place of the HTTP protocols on their transports. When a connection is lost, its end calls the HTTP
+protocol that it replaced, so that the connection is counted out by the same code as any other.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from dispatcher.platform.clock import Timer
-
-LOOPS = ("asyncio.selector_events", "uvloop.loop")  # that keep the descriptor open until the loss has been told
-
-
-def unread(transport: asyncio.Transport) -> Iterator[bytes]:
-    """What has come on a lost connection and was not read: loops drop one on which they could not write, although the
-    other side may have said something before it closed."""
-    if type(transport).__module__ not in LOOPS or transport.get_extra_info("sslcontext") is not None:
-        return
-    try:
-        while data := os.read(transport.get_extra_info("socket").fileno(), 65536):
-            yield data
-    except OSError:
-        return  # the reset that comes behind it
+from dispatcher.proxy.connection import unread_data
 
 
 class End(asyncio.Protocol):
-    """One side. was: the protocol that had the transport before."""
+    """One side of a tunnel. replaced: the protocol that had the transport before."""
 
-    def __init__(self, tunnel: Tunnel, transport: asyncio.Transport, was: asyncio.BaseProtocol) -> None:
+    def __init__(self, tunnel: Tunnel, transport: asyncio.Transport, replaced: asyncio.BaseProtocol) -> None:
         self.transport = transport
-        self.was = was
         self.other: End
-        self.ended = False  # this side will send no more
-        self.lost = False
+        self.sends_no_more = False
+        self.is_lost = False
+        self._replaced = replaced
         self._tunnel = tunnel
 
+    @property
+    def is_open(self) -> bool:
+        return not self.is_lost and not self.transport.is_closing()
+
     def data_received(self, data: bytes) -> None:
-        self._tunnel.moved()
-        if not self.other.lost and not self.other.transport.is_closing():
+        self._tunnel.data_passed()
+        if self.other.is_open:
             self.other.transport.write(data)
 
     def eof_received(self) -> bool:
-        self.ended = True
-        self._tunnel.moved()
-        if self.other.ended:
+        self.sends_no_more = True
+        self._tunnel.data_passed()
+        if self.other.sends_no_more:
             self._tunnel.finish()
-        elif not self.other.lost and not self.other.transport.is_closing():
+        elif self.other.is_open:
             if self.other.transport.can_write_eof():
                 self.other.transport.write_eof()
             else:
@@ -56,73 +46,85 @@ class End(asyncio.Protocol):
         return self.transport.can_write_eof() and not self.transport.is_closing()
 
     def pause_writing(self) -> None:
-        if not self.other.lost and not self.other.transport.is_closing():
+        if self.other.is_open:
             self.other.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if not self.other.lost and not self.other.transport.is_closing():
+        if self.other.is_open:
             self.other.transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         if error is not None:
-            for data in unread(self.transport):
+            for data in unread_data(self.transport):
                 self.data_received(data)
-        self.lost = True
-        if not self.other.lost:
-            self.other.transport.close()  # when what is on its way has gone out
-        self.was.connection_lost(error)
-        self._tunnel.lost()
+        self.is_lost = True
+        if not self.other.is_lost:
+            # An orderly close, even after a reset: what the other side has not read yet must still reach it.
+            self.other.transport.close()
+        self._replaced.connection_lost(error)
+        self._tunnel.end_lost()
 
 
 class Tunnel:
-    """idle: seconds without a byte either way after which it ends, 0 for never. flush: seconds for the last bytes to go
-    out. over: called once, when both connections are gone."""
+    """Joins two connections.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, idle: float, flush: float, over: Callable[[], None]) -> None:
-        self._timer = Timer(loop, self._timed_out)
-        self._idle = idle
-        self._flush = flush
-        self._over = over
+    idle_seconds: without a byte either way, after which the tunnel ends; 0 means never.
+    flush_seconds: for the last bytes to be sent.
+    on_end: called once, when both connections are lost.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        idle_seconds: float,
+        flush_seconds: float,
+        on_end: Callable[[], None],
+    ) -> None:
+        self._deadline = Timer(loop, self._on_deadline)
+        self._idle_seconds = idle_seconds
+        self._flush_seconds = flush_seconds
+        self._on_end = on_end
         self._ends: tuple[End, End]
-        self._finishing = False
+        self._is_finishing = False
 
     def join(
         self,
         one: tuple[asyncio.Transport, asyncio.BaseProtocol, bytes],
         two: tuple[asyncio.Transport, asyncio.BaseProtocol, bytes],
     ) -> None:
-        """Take both over. Each side: its transport, its protocol until now, bytes of it that were read already."""
+        """Take both connections over. Each has its transport, its protocol so far, and bytes that were read already."""
         a, b = self._ends = End(self, *one[:2]), End(self, *two[:2])
         a.other, b.other = b, a
         for end in (a, b):
             end.transport.set_protocol(end)
-        for end, read in ((a, one[2]), (b, two[2])):
-            if read:
-                end.data_received(read)
-        self.moved()
+        for end, data in ((a, one[2]), (b, two[2])):
+            if data:
+                end.data_received(data)
+        self.data_passed()
 
-    def moved(self) -> None:
-        """Something has passed."""
-        if not self._finishing:
-            self._timer.set(self._idle)
+    def data_passed(self) -> None:
+        """Bytes have passed: the idle time begins anew."""
+        if not self._is_finishing:
+            self._deadline.set(self._idle_seconds)
 
     def finish(self) -> None:
-        """Both are done: close when what was written has gone out, and that in time."""
-        self._finishing = True
-        self._timer.set(self._flush)
+        """Both sides send no more: close the connections when everything that was written has been sent."""
+        self._is_finishing = True
+        self._deadline.set(self._flush_seconds)
         for end in self._ends:
-            if not end.lost:
+            if not end.is_lost:
                 end.transport.close()
 
-    def lost(self) -> None:
-        if all(end.lost for end in self._ends):
-            self._timer.stop()
-            self._over()
-        elif not self._finishing:
-            self._finishing = True
-            self._timer.set(self._flush)
+    def end_lost(self) -> None:
+        """One of the connections is lost."""
+        if all(end.is_lost for end in self._ends):
+            self._deadline.stop()
+            self._on_end()
+        elif not self._is_finishing:
+            self._is_finishing = True
+            self._deadline.set(self._flush_seconds)
 
-    def _timed_out(self) -> None:
+    def _on_deadline(self) -> None:
         for end in self._ends:
-            if not end.lost:
+            if not end.is_lost:
                 end.transport.abort()

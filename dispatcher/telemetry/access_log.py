@@ -53,7 +53,7 @@ class AccessLog:
 
     def over(self, exchange: Exchange) -> None:
         """A request is over, however."""
-        request, ticket = exchange.request, exchange.last
+        request, ticket = exchange.request, exchange.last_ticket
         entry: dict[str, Any] = {
             "time": wall(),
             "client": exchange.peer.address.decode(),
@@ -62,14 +62,14 @@ class AccessLog:
             "host": (request.host or b"").decode("latin1"),
             "version": f"1.{request.minor}",
             "status": exchange.status,
-            "bytes": exchange.sent,
+            "bytes": exchange.response_bytes,
             "response_time": round(exchange.ended_at - exchange.began_at, 6),
-            "service_time": exchange.reported,
+            "service_time": exchange.reported_service_time,
             "pool": exchange.pool or None,
             "phase": ticket.decision.phase.value if ticket is not None else None,
             "retries": exchange.retries,
             "ended_by": exchange.ended_by,
-            "error": exchange.fault.reason if exchange.fault is not None else None,
+            "error": exchange.error.reason if exchange.error is not None else None,
         }
         for name, value in request.headers:
             field = SHOWN.get(name.lower())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dispatcher.core.policy import FleetView, Learner, Policy, PoolView, Recorder, Scoring
+from dispatcher.core.policy import BasePolicy, FleetView, PoolView, Recorder
 from dispatcher.core.regret import Cause, RegretMeter
 from dispatcher.core.types import Decision, Job, Phase
 
@@ -45,9 +45,8 @@ class Rows(Recorder):
     keep: how many; None keeps all (a simulation), a number bounds memory (the live service).
     """
 
-    def __init__(self, policy: Learner, meter: RegretMeter, keep: int | None = None) -> None:
+    def __init__(self, policy: BasePolicy, meter: RegretMeter, keep: int | None = None) -> None:
         self._policy = policy
-        self._scoring = policy if isinstance(policy, Scoring) else None
         self._pools: tuple[PoolView, ...] = ()
         self._names: tuple[str, ...] = ()
         self._meter = meter
@@ -55,10 +54,8 @@ class Rows(Recorder):
         self.count = 0
         self.routed: Counter[str] = Counter()  # by pool
 
-    def switched(self, policy: Policy, now: float) -> None:
-        if isinstance(policy, Learner):
-            self._policy = policy
-            self._scoring = policy if isinstance(policy, Scoring) else None
+    def switched(self, policy: BasePolicy, now: float) -> None:
+        self._policy = policy
 
     def chosen(self, job: Job, decision: Decision, fleet: FleetView, now: float) -> None:
         self.count += 1
@@ -66,7 +63,7 @@ class Rows(Recorder):
         pools = fleet.pools
         if pools is not self._pools:
             self._pools, self._names = pools, tuple(pool.id for pool in pools)
-        scoring, meter = self._scoring, self._meter
+        policy, meter = self._policy, self._meter
         row = Row(
             self.count,
             now,
@@ -76,8 +73,8 @@ class Rows(Recorder):
             decision.phase,
             meter.last,
             meter.total,
-            self._policy.episode.number,
-            scoring.rates(pools) if scoring is not None else tuple(map(self._policy.rate, self._names)),
-            scoring.scores(pools, now) if scoring is not None else (),
+            policy.episode.number,
+            policy.rates(pools),
+            policy.scores(pools, now),
         )
         self.rows.append(row)

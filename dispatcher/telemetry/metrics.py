@@ -13,16 +13,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from dispatcher.core.episode import Episode
+from dispatcher.core.estimate import CapacityEstimate, Estimate
 from dispatcher.core.fleet import Fleet
-from dispatcher.core.policy import (
-    Drawing,
-    Estimate,
-    FleetView,
-    Learner,
-    Policy,
-    RejectionLearner,
-    is_curve,
-)
+from dispatcher.core.policy import BasePolicy, FleetView
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase, PoolSpec
 from dispatcher.errors import RequestError
@@ -52,11 +45,10 @@ class PrometheusRecorder:
     notify: told what a person should know, as notify(event, key=value, …); for logs.
     """
 
-    def __init__(self, registry: CollectorRegistry, policy: Policy, notify: Notify = _quiet) -> None:
+    def __init__(self, registry: CollectorRegistry, policy: BasePolicy, notify: Notify = _quiet) -> None:
         self._notify = notify
-        self._learner = policy if isinstance(policy, Learner) else None
-        self._episode: Episode | None = self._learner.episode if self._learner else None
-        self._hears_rejections = isinstance(policy, RejectionLearner)
+        self._policy = policy
+        self._episode = policy.episode
         new: dict[str, Any] = {"registry": registry}
         self._requests = Counter("lased_requests_total", "Requests routed and over, by class of status.",
                                  ["pool", "code"], **new)  # fmt: skip
@@ -109,28 +101,26 @@ class PrometheusRecorder:
             served = self._served.get(done.ticket.pool.id)
             if served is not None:
                 served.observe(done.service_time)
-        if self._hears_rejections and done.accepted is False and done.ticket.pool.id in self._answered:
+        if self._policy.learns_rejections and done.accepted is False and done.ticket.pool.id in self._answered:
             self._turned_away.labels(done.ticket.pool.id).inc()
         if done.report is not None and done.report.queue_depth is not None and done.ticket.pool.id in self._answered:
             self._reported.labels(done.ticket.pool.id).set(done.report.queue_depth)
-        if self._learner is not None and self._learner.episode is not self._episode:
-            self._episode_ended(self._learner.episode)
+        if self._policy.episode is not self._episode:
+            self._episode_ended(self._policy.episode)
 
     def _episode_ended(self, current: Episode) -> None:
-        if self._episode is not None:
-            self._episodes.labels("true" if self._episode.explored else "false").inc()
-            self._episode_arrivals.observe(self._episode.arrivals)
+        self._episodes.labels("true" if self._episode.explored else "false").inc()
+        self._episode_arrivals.observe(self._episode.arrivals)
         self._episode = current
 
     def changed(self, change: Change, now: float) -> None:
         if isinstance(change, Added):
             self._prepare(change.spec.id)
 
-    def switched(self, policy: Policy, now: float) -> None:
-        self._learner = policy if isinstance(policy, Learner) else None
-        self._episode = self._learner.episode if self._learner else None
-        self._hears_rejections = isinstance(policy, RejectionLearner)
-        for pool in self._answered if self._hears_rejections else ():
+    def switched(self, policy: BasePolicy, now: float) -> None:
+        self._policy = policy
+        self._episode = policy.episode
+        for pool in self._answered if policy.learns_rejections else ():
             self._turned_away.labels(pool)
 
     def faulted(self, error: Exception, now: float) -> None:
@@ -148,7 +138,7 @@ class PrometheusRecorder:
         )
         self._chosen[pool] = {phase: self._decisions.labels(pool, phase.value) for phase in Phase}
         self._served[pool] = self._service.labels(pool)
-        if self._hears_rejections:
+        if self._policy.learns_rejections:
             self._turned_away.labels(pool)
 
     # -- net.Events
@@ -225,7 +215,7 @@ class LearningCollector:
 
     def __init__(
         self,
-        policy: Callable[[], Policy],
+        policy: Callable[[], BasePolicy],
         fleet: Fleet,
         specs: Callable[[], Iterable[PoolSpec]],
         meter: RegretMeter,
@@ -248,9 +238,7 @@ class LearningCollector:
 
     def refresh(self) -> None:
         """Take a picture of the present."""
-        policy = self._policy()
-        beliefs = self._beliefs(policy) if isinstance(policy, Learner) else ()
-        self._families = [*self._counts(), *self._regret(), *beliefs, *self._trials()]
+        self._families = [*self._counts(), *self._regret(), *self._beliefs(self._policy()), *self._trials()]
 
     def _counts(self) -> Iterable[Metric]:
         in_flight = GaugeMetricFamily("lased_in_flight", "Requests sent to the pool and not finished.", labels=["pool"])
@@ -276,7 +264,7 @@ class LearningCollector:
 
     def _curves(self, estimates: Mapping[str, Estimate]) -> Iterable[Metric]:
         """Of a policy that learns capacities."""
-        curves = {pool: found for pool, found in estimates.items() if is_curve(found)}
+        curves = {pool: found for pool, found in estimates.items() if isinstance(found, CapacityEstimate)}
         for name, attribute, text in CURVE_GAUGES if curves else ():
             for suffix, bound, what in (("", "value", ""), ("_low", "low", "Lower 95 % bound: "),
                                         ("_high", "high", "Upper 95 % bound: ")):  # fmt: skip
@@ -285,7 +273,7 @@ class LearningCollector:
                     family.add_metric([pool], getattr(getattr(found, attribute), bound))
                 yield family
 
-    def _beliefs(self, learner: Learner) -> Iterable[Metric]:
+    def _beliefs(self, learner: BasePolicy) -> Iterable[Metric]:
         def gauge(name: str, text: str) -> GaugeMetricFamily:
             return GaugeMetricFamily(name, text, labels=["pool"])
 
@@ -305,9 +293,9 @@ class LearningCollector:
             seen.add_metric([pool], estimate.observations)
         yield from (rate, low, high, ratio, seen)
         yield from self._curves({pool: estimates[pool] for pool in pools})
-        if isinstance(learner, Drawing):
+        if probabilities := learner.probabilities():
             chance = gauge("lased_choice_probability", "With which the pool would be drawn, as of the last decision.")
-            for pool, probability in learner.probabilities().items():
+            for pool, probability in probabilities.items():
                 chance.add_metric([pool], probability)
             yield chance
         began_at = learner.episode.began_at

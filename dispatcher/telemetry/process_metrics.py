@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
+from dispatcher.core.policy import BasePolicy
+
 LAGS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0)
 
 
@@ -24,10 +26,10 @@ class Itself:
         self._lag = Histogram("lased_event_loop_lag_seconds", "How late the event loop calls back.", buckets=LAGS,
                               registry=registry)  # fmt: skip
 
-    def policy(self, name: str, policy: object) -> None:
+    def policy(self, name: str, policy: BasePolicy) -> None:
         """Which one is in force."""
         self._policy.clear()
-        self._policy.labels(name, getattr(policy, "ties", "none")).set(1)
+        self._policy.labels(name, policy.tie_rule).set(1)
 
     def reloaded(self, well: bool) -> None:
         self._reload.set(well)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dispatcher.core.fleet import Fleet
-from dispatcher.core.policy import FleetView, Policy, Recorder, join_observer
+from dispatcher.core.policy import FleetView, Policy, Recorder, as_policy
 from dispatcher.core.regret import RegretMeter
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Ticket
 
@@ -22,10 +22,10 @@ class Shadow(Recorder):
 
     def __init__(self, name: str, policy: Policy, fleet: FleetView) -> None:
         self.name = name
-        self.policy = policy
+        self.policy = as_policy(policy)
         self.fleet = fleet
         self.meter = RegretMeter(policy)
-        self._request_joined = join_observer(policy)
+        self._request_joined = self.policy.request_joined
         self.decisions: Counter[str] = Counter()
         self.disagreements = 0
         self.faults = 0
@@ -50,7 +50,7 @@ class Shadow(Recorder):
         ticket = done.ticket
         if ticket.decision.memo is not None:  # the note of another policy
             bare = Ticket(ticket.job, replace(ticket.decision, memo=None), ticket.routed_at, ticket.pool)
-            bare.found, bare.timing_discarded = ticket.found, ticket.timing_discarded
+            bare.in_flight_before, bare.timing_discarded = ticket.in_flight_before, ticket.timing_discarded
             done = replace(done, ticket=bare)
         try:
             self.policy.learn(done, fleet)

@@ -20,7 +20,7 @@ CONTEXT = TraceContextTextMapPropagator()
 
 
 class RequestSpan:
-    """forwarder.Span."""
+    """context.Span."""
 
     def __init__(self, span: trace.Span) -> None:
         self._span = span
@@ -29,20 +29,20 @@ class RequestSpan:
         self.traceparent = carrier.get("traceparent", "").encode()
 
     def end(self, exchange: Exchange) -> None:
-        span, ticket = self._span, exchange.last
+        span, ticket = self._span, exchange.last_ticket
         span.set_attribute("http.response.status_code", exchange.status)
         span.set_attribute("lased.pool", exchange.pool)
         span.set_attribute("lased.retries", exchange.retries)
         if ticket is not None:
             span.set_attribute("lased.phase", ticket.decision.phase.value)
-            span.set_attribute("lased.in_flight", ticket.found)
+            span.set_attribute("lased.in_flight", ticket.in_flight_before)
         if exchange.status >= 500:
-            span.set_status(trace.StatusCode.ERROR, exchange.fault.reason if exchange.fault else "")
+            span.set_status(trace.StatusCode.ERROR, exchange.error.reason if exchange.error else "")
         span.end()
 
 
 class OpenTelemetry:
-    """forwarder.Spans. exporter: where they go; by default to a collector at `endpoint`, in batches, by a thread."""
+    """context.Spans. exporter: where they go; by default to a collector at `endpoint`, in batches, by a thread."""
 
     def __init__(self, endpoint: str, service: str, exporter: SpanExporter | None = None) -> None:
         self._provider = TracerProvider(resource=Resource.create({"service.name": service}))

@@ -1,4 +1,4 @@
-"""The public test kit: doubles to drive a policy by hand, and `check_policy`, which every policy must pass."""
+"""The public test kit: `check_policy`, which every policy must pass, and objects to drive a policy by hand."""
 
 from dispatcher.testing.checks import check_policy, checks
 from dispatcher.testing.doubles import Recording, Table

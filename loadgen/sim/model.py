@@ -15,7 +15,8 @@ from random import Random
 from typing import Any
 
 from dispatcher import registry
-from dispatcher.core.policy import Estimate, Learner, Recorder
+from dispatcher.core.estimate import Estimate
+from dispatcher.core.policy import BasePolicy, Recorder
 from dispatcher.core.regret import Cause, RegretMeter
 from dispatcher.core.rng import stream
 from dispatcher.core.router import Router
@@ -136,7 +137,7 @@ class _Strict(Recorder):
 class _Explored:
     """Counts explored episodes without a hook in the policy: looks at each decision's episode."""
 
-    def __init__(self, policy: Learner) -> None:
+    def __init__(self, policy: BasePolicy) -> None:
         self._policy = policy
         self._last = 0
         self.count = 0
@@ -151,8 +152,6 @@ class _Explored:
 def simulate(scenario: Scenario, seed: int, keep_rows: bool = False) -> Result:
     """Run one replication; deterministic in (scenario, seed)."""
     policy = registry.create(scenario.policy, stream(seed, "policy"), scenario.policy_options)
-    if not isinstance(policy, Learner):
-        raise ConfigError(f"policy {scenario.policy!r} does not tell its episode and rates; derive it from BasePolicy")
     meter = RegretMeter(policy, scenario.factor if any(scenario.profiles) else None)
     rows = Rows(policy, meter)
     router = Router(policy, [_Strict(), meter, rows] if keep_rows else [_Strict(), meter])

@@ -7,20 +7,21 @@ from typing import Any
 
 from dispatcher import registry
 from dispatcher.core.argmin import argmin
-from dispatcher.core.policy import CostOracle, FleetView, JoinObserver, PoolView
+from dispatcher.core.policy import BasePolicy, FleetView, PoolView
 from dispatcher.core.types import Change, Completion, Decision, Job
 from dispatcher.errors import ConfigError
 from loadgen.sim.pools import ServiceChange, ServiceScene
 from workers.curves import Curve, Servers
 
 
-class TrueDelay:
+class TrueDelay(BasePolicy):
     """Shortest Expected Delay with the true throughput curve: least n/r(n) with n = q + 1. Network times are not known.
 
     Changes of speed and capacity are known at once.
     """
 
     def __init__(self, scene: ServiceScene, rng: Random) -> None:
+        super().__init__(rng=rng)
         self._curves = [pool.curve for pool in scene.pools]
         self._speeds = [1.0] * len(scene.pools)
 
@@ -44,14 +45,15 @@ class TrueDelay:
             self._curves[change.pool] = Curve(Servers(change.servers), self._curves[change.pool].alone)
 
 
-class TrueCost:
+class TrueCost(BasePolicy):
     """The score of the policy `curve` with the true service times, network included, and the true capacities."""
 
     def __init__(self, scene: ServiceScene, rng: Random) -> None:
-        inner = registry.create("curve", rng)
-        if not (isinstance(inner, CostOracle) and isinstance(inner, JoinObserver)):
+        super().__init__(rng=rng)
+        self._inner = inner = registry.create("curve", rng)
+        if inner.oracle is None or inner.request_joined is None:
             raise ConfigError("the registered policy 'curve' is another one than this program's")
-        self._inner, self._oracle, self._joins = inner, inner, inner
+        self._costs, self.request_joined = inner.oracle.costs, inner.request_joined
         self._network = [pool.network for pool in scene.pools]
         self._seconds = [pool.seconds for pool in scene.pools]
         self._capacity = [pool.capacity for pool in scene.pools]
@@ -65,16 +67,13 @@ class TrueCost:
         }
         rates = {pool: 1 / value for pool, value in seconds.items()}
         known: list[Any] = [_Known(pool, self._apparent(pool, seconds)) for pool in fleet.pools]
-        costs = self._oracle.true_costs(known, rates)
+        costs = self._costs(known, rates)
         return Decision(argmin(fleet.pools, costs).id)
 
     def _apparent(self, pool: PoolView, seconds: dict[str, float]) -> float:
         """c of a pool behind a network: as many more requests as are on the wire while it keeps up."""
         i = int(pool.id)
         return max(1.0, self._capacity[i] * seconds[pool.id] * self._speeds[i] / self._seconds[i])
-
-    def request_joined(self, pool: PoolView, now: float) -> None:
-        self._joins.request_joined(pool, now)
 
     def learn(self, done: Completion, fleet: FleetView) -> None:
         """Nothing is learned."""

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dispatcher.core.policy import Policy
 from dispatcher.core.rng import stream
 from dispatcher.core.router import Router
-from dispatcher.core.types import MOST_SERVERS, Added, Job, Outcome, PoolSpec, Ticket
+from dispatcher.core.types import MAX_SERVERS, Added, Job, Outcome, PoolSpec, Ticket
 from loadgen.attack import arrivals as processes
 from workers.curves import Curve, Servers, parse_curve
 from workers.distributions import parse as parse_law
@@ -55,7 +55,7 @@ class ServicePool:
     @property
     def servers(self) -> int:
         """The capacity as a configured number of servers."""
-        return max(1, round(min(self.capacity, MOST_SERVERS)))
+        return max(1, round(min(self.capacity, MAX_SERVERS)))
 
     def sharing(self) -> Sharing[int]:
         """The pool, empty."""

@@ -29,7 +29,7 @@ NAMES = (
     "rejections",
     "discipline",
 )
-LONG = ("applications",)  # they take options
+LONG = ("applications", "path")  # they take options
 
 
 def main():

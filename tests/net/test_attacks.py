@@ -7,8 +7,8 @@ import errno
 import pytest
 
 from dispatcher.platform.sockets import Address
-from dispatcher.proxy.connection_pool import Target, Upstream
-from dispatcher.settings import Timeouts
+from dispatcher.proxy.connection_pool import ConnectionPool, Target
+from dispatcher.settings import LiveSettings
 from tests.net.harness import answer_ok, eventually, front, get, status
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -26,7 +26,7 @@ def pouring(head, total=64 << 20):
 
 
 async def gone(f):
-    await eventually(lambda: repr(f.service.server).startswith("<Server 0 connections"), repr(f.service.server))
+    await eventually(lambda: repr(f.service.listener).startswith("<Listener 0 connections"), repr(f.service.listener))
     await f.wait_idle()
 
 
@@ -47,7 +47,7 @@ async def test_a_client_that_does_not_read_is_let_go_whatever_it_sends(goes_on):
 
 
 async def test_a_refused_client_that_reads_nothing_is_let_go(monkeypatch):
-    monkeypatch.setattr("dispatcher.proxy.downstream.LINGER", 0.1)
+    monkeypatch.setattr("dispatcher.proxy.downstream.LINGER_SECONDS", 0.1)
     async with front() as f:
         client = await f.client()
         await client.send(b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n")
@@ -101,7 +101,7 @@ async def test_a_1_0_client_cut_by_the_drain_sees_a_reset():
         client = await f.client()
         await client.send(b"GET / HTTP/1.0\r\n\r\n")
         await client.until(b"hello")
-        assert await f.service.server.drain() == 1
+        assert await f.service.listener.drain() == 1
         with pytest.raises(ConnectionResetError):
             await asyncio.wait_for(client.reader.read(), 5)
 
@@ -121,7 +121,7 @@ async def test_a_connection_whose_request_was_not_taken_is_not_used_again():
         assert status(await client.message()) == 200
         await gone(f)
         await asyncio.gather(sending, return_exceptions=True)
-        assert f.service.server.forwarder.upstreams["p0"].idle() is None
+        assert f.service.pool_connections["p0"].take_idle() is None
         go.set()
 
 
@@ -215,7 +215,7 @@ async def test_a_slow_upload_is_not_a_slow_service():
         await client.send(b"after!")
         assert status(await client.message()) == 200
         estimate = await learned(f)
-        assert estimate.observations == 0 or estimate.predict_one(0.0) < 0.2
+        assert estimate.observations == 0 or estimate.rate > 5.0
 
 
 async def test_a_slow_reader_is_not_a_slow_service():
@@ -280,8 +280,8 @@ async def test_having_no_file_left_is_no_pools_fault(monkeypatch):
         async def exhausted(*_, **__):
             raise OSError(errno.EMFILE, "Too many open files")
 
-        for upstream in f.service.upstreams.values():
-            monkeypatch.setattr(upstream, "loop", type("Loop", (), {"create_connection": exhausted, "time": float})())
+        for pool in f.service.pool_connections.values():
+            monkeypatch.setattr(pool, "_connect", exhausted)
         for _ in range(4):
             assert status(await f.ask(get())) == 503
         await f.wait_idle()
@@ -299,7 +299,7 @@ async def test_a_client_that_becomes_idle_during_the_drain_is_closed():
         await client.send(get())
         await client.until(b"\r\n\r\n")
         await asyncio.sleep(0.1)
-        draining = asyncio.ensure_future(f.service.server.drain())
+        draining = asyncio.ensure_future(f.service.listener.drain())
         while await client.more():
             client.buffer = b""
         assert await asyncio.wait_for(draining, 4) == 0
@@ -327,7 +327,7 @@ async def test_a_stray_line_end_after_a_request_is_not_a_request():
 
 async def test_a_host_that_is_no_host_is_a_502():
     async with front() as f:
-        f.service.upstreams["p0"] = Upstream("p0", Target(Address("a..b", 80)), Timeouts())
+        f.service.pool_connections["p0"] = ConnectionPool("p0", Target(Address("a..b", 80)), LiveSettings())
         assert status(await f.ask(get())) == 502
         assert f.metric("lased_internal_errors_total") == 0
 

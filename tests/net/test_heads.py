@@ -6,7 +6,7 @@ from dispatcher.errors import BadRequest, UpstreamProtocolError
 from dispatcher.http.forwarded import Peer
 from dispatcher.http.framing import Body
 from dispatcher.http.request import forward_request, parse_request
-from dispatcher.http.response import forward_response, parse_response, service_time
+from dispatcher.http.response import forward_response, parse_response, parse_server_timing
 
 
 def request(*fields, line="GET / HTTP/1.1", host="a"):
@@ -134,4 +134,4 @@ def test_reasons_pass_and_odd_ones_too():
     ],
 )
 def test_what_a_pool_says_of_its_service_time(timing, seconds):
-    assert service_time(timing) == (pytest.approx(seconds) if seconds is not None else None)
+    assert parse_server_timing(timing) == (pytest.approx(seconds) if seconds is not None else None)

@@ -120,9 +120,9 @@ async def test_a_drain_lets_requests_end_and_takes_no_more():
         idle, busy = await f.client(), await f.client()
         await busy.send(get())
         await eventually(lambda: f.in_flight == [1])
-        draining = asyncio.create_task(f.service.server.drain())
+        draining = asyncio.create_task(f.service.listener.drain())
         assert await idle.ended()
-        assert not f.service.server.ready
+        assert not f.service.listener.is_ready
         with pytest.raises(OSError):  # noqa: PT011 - refused or reset, as the platform likes
             await f.client()
         go.set()
@@ -138,7 +138,7 @@ async def test_a_drain_has_a_deadline():
         client = await f.client()
         await client.send(get())
         await eventually(lambda: f.in_flight == [1])
-        assert await f.service.server.drain() == 1
+        assert await f.service.listener.drain() == 1
         await f.wait_idle()
 
 

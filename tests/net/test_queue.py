@@ -38,7 +38,7 @@ async def three(f, gates):
     clients = [await ask(f, f"/{i}") for i in range(2)]
     await eventually(lambda: len(gates.seen) == 2)
     clients.append(await ask(f, "/2"))
-    await eventually(lambda: not f.service.server.forwarder.queue.empty)
+    await eventually(lambda: len(f.service.context.queue) > 0)
     return clients
 
 
@@ -53,7 +53,7 @@ async def test_it_waits_and_goes_where_room_is():
             gate.set()
         assert [status(await client.message()) for client in clients] == [200] * 3
         await f.wait_idle()
-        assert f.service.server.forwarder.queue.empty
+        assert len(f.service.context.queue) == 0
 
 
 async def test_nobody_overtakes():
@@ -62,7 +62,7 @@ async def test_nobody_overtakes():
         clients = await three(f, gates)
         for i in range(3, 6):
             clients.append(await ask(f, f"/{i}"))
-            await eventually(lambda: len(f.service.server.forwarder.queue._line) == len(clients) - 2)
+            await eventually(lambda: len(f.service.context.queue) == len(clients) - 2)
         for i in range(6):
             await eventually(lambda i=i: f"/{i}" in gates.gates)
             gates.gates[f"/{i}"].set()
@@ -76,7 +76,7 @@ async def test_one_that_leaves_while_it_waits_is_never_sent_and_the_next_goes():
     async with limited(gates) as f:
         clients = await three(f, gates)
         clients.append(await ask(f, "/3"))
-        await eventually(lambda: len(f.service.server.forwarder.queue._line) == 2)
+        await eventually(lambda: len(f.service.context.queue) == 2)
         gates.gates["/0"].set()
         clients[2].reset()
         await eventually(lambda: "/3" in gates.seen or "/2" in gates.seen)
@@ -86,7 +86,7 @@ async def test_one_that_leaves_while_it_waits_is_never_sent_and_the_next_goes():
             await asyncio.sleep(0.02)
         assert status(await clients[3].message()) == 200
         await f.wait_idle()
-        assert f.service.server.forwarder.queue.empty
+        assert len(f.service.context.queue) == 0
 
 
 async def test_a_full_queue_and_a_long_wait_are_503_and_counted():

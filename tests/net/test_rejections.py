@@ -44,7 +44,7 @@ async def test_a_pool_that_turns_requests_away_is_drawn_less_and_not_ejected(cod
         assert f.metric("lased_choice_probability", pool="p0") == pytest.approx(policy_of(f).probabilities()["p0"])
         assert f.metric("lased_pool_up", pool="p0") == 1
         assert f.metric("lased_upstream_errors_total", pool="p0", reason=str(code)) == 0
-        assert f.service.health._states["p0"].failures == 0
+        assert f.service.health._states["p0"].consecutive_failures == 0
         await f.wait_idle()
 
 

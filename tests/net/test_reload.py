@@ -76,7 +76,7 @@ async def test_another_address_and_other_numbers_for_a_pool_of_the_same_name():
 
 async def test_a_pool_that_was_taken_out_is_tried_again_at_once():
     async with front(answer_ok, None, policy="round_robin", health={"passive_failures": 1}) as f:
-        f.pools[1].port = f.service.upstreams["p1"].target.address.port
+        f.pools[1].port = f.service.pool_connections["p1"].target.address.port
         for _ in range(4):
             assert status(await f.ask(get())) == 200
         await eventually(lambda: not f.service.health.is_up("p1"))

@@ -60,7 +60,7 @@ async def test_the_dispatcher_reads_it_and_clients_see_it_if_told(read, forward)
         assert (b"endpoint-load-metrics" in head.lower()) is forward
         assert (b"Endpoint-Load-Metrics: " + VALUE in head) is forward
         await f.wait_idle()
-        assert f.service.router.policy.sights["p0"].usual == (4.0 if read else None)
+        assert f.service.router.policy.observations["p0"].usual == (4.0 if read else None)
 
 
 async def test_nonsense_does_no_harm():

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from dispatcher.proxy.retry_budget import Budget
-from dispatcher.settings import Retry
+from dispatcher.proxy.retry_budget import RetryBudget
+from dispatcher.settings import LiveSettings, Retry, Settings
 from tests.net.harness import answer_ok, front, get, status
 
 
@@ -47,7 +47,7 @@ async def test_a_status_is_tried_at_another_pool_with_the_same_body_and_counts_a
         assert (first.bodies, second.bodies) == ([b"hello"], [b"hello"])
         assert f.metric("lased_retries_total", reason="503") == 1
         assert f.metric("lased_upstream_errors_total", pool="p0", reason="503") == 1
-        assert f.service.health._states["p0"].failures == 1
+        assert f.service.health._states["p0"].consecutive_failures == 1
         await f.wait_idle()
 
 
@@ -145,18 +145,18 @@ async def test_a_client_that_leaves_is_not_tried_for_again():
 
 
 def test_the_budget_is_a_share_of_requests_and_so_many_a_second():
-    budget = Budget(Retry(budget=0.2, per_second=10.0))
+    budget = RetryBudget(LiveSettings(Settings(retry=Retry(budget=0.2, per_second=10.0))))
     granted = 0
     for i in range(10_000):  # 100 s at 100 requests a second, each of which would like a retry
-        budget.request()
-        granted += budget.take(i / 100)
+        budget.earn()
+        granted += budget.spend(i / 100)
     assert 0.2 * 10_000 + 10 * 100 <= granted + 1 <= 0.2 * 10_000 + 10 * 100 + 11
 
 
 def test_a_long_silence_saves_up_no_more_than_ten_seconds():
-    budget = Budget(Retry(budget=0.0, per_second=10.0))
-    assert budget.take(0.0)
-    assert sum(budget.take(1e6) for _ in range(1000)) == 100
+    budget = RetryBudget(LiveSettings(Settings(retry=Retry(budget=0.0, per_second=10.0))))
+    assert budget.spend(0.0)
+    assert sum(budget.spend(1e6) for _ in range(1000)) == 100
 
 
 async def test_pools_that_fail_do_not_double_the_load():

@@ -124,12 +124,12 @@ async def test_two_hundred_thousand_requests_in_which_everything_goes_wrong():
         for client in f.clients:
             client.kill()
         await eventually(lambda: not any(service.router.fleet.count(pool) for pool in ("p0", "p1", "p2", "extra")))
-        await eventually(lambda: repr(service.server) == "<Server 0 connections>")
+        await eventually(lambda: repr(service.listener) == "<Listener 0 connections>")
         assert service.router.fleet.in_flight == 0
         assert f.metric("lased_internal_errors_total") == 0
         assert f.metric("lased_policy_errors_total") == 0
         await eventually(
-            lambda: not any(upstream._all - set(upstream._idle) for upstream in service.upstreams.values())
+            lambda: not any(upstream._all - set(upstream._idle) for upstream in service.pool_connections.values())
         )
     assert wrong == []
     half = next(memory for count, memory in rows if count > N / 2)

@@ -98,7 +98,7 @@ async def test_whatever_happens_nothing_is_left(seed, caplog):
             for client in f.clients:
                 client.kill()
             await f.wait_idle()
-            await eventually(lambda: repr(f.service.server) == "<Server 0 connections>")
+            await eventually(lambda: repr(f.service.listener) == "<Listener 0 connections>")
             assert len(completed) == f.service.rows.count == len(set(completed))
             assert not any(ticket.is_open for ticket in completed)
             assert f.metric("lased_internal_errors_total") == 0

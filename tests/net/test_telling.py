@@ -182,7 +182,8 @@ async def test_a_trace_goes_on_through_us_and_its_span_says_what_happened():
             await wire.send(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
 
     async with front(script) as f:
-        spans = f.service.server.forwarder.spans = OpenTelemetry("", "test", exporter)
+        spans = OpenTelemetry("", "test", exporter)
+        f.service.context.begin_span = spans.begin
         theirs = "0af7651916cd43dd8448eb211c80319c"
         await f.ask(get("/a?secret", f"traceparent: 00-{theirs}-b7ad6b7169203331-01", "tracestate: x=1"))
         await f.ask(get("/b"))

@@ -13,7 +13,7 @@ import trustme
 
 from dispatcher.errors import ConfigError, StartError, UpstreamUnreachable
 from dispatcher.platform.sockets import Address, inherited, listen_on
-from dispatcher.proxy.resolver import Names
+from dispatcher.proxy.resolver import Resolver
 from tests.net.harness import Pool, Wire, answer_ok, eventually, front, get, status
 
 CA = trustme.CA()
@@ -238,7 +238,7 @@ async def test_unix_sockets_on_both_sides(tmp_path):
             await wire.send(get())
             assert (await wire.message())[1] == b"ok"
         assert b"\r\nX-Forwarded-For: unknown\r\n" in seen[0]
-        assert f.service.upstreams["local"].connections == 1, "kept alive"
+        assert f.service.pool_connections["local"].connections == 1, "kept alive"
         with pytest.raises(StartError, match=r"front\.sock is in use"):
             listen_on("listen", Address(path=path), 1)
         wire.close()
@@ -262,7 +262,7 @@ def test_the_file_of_a_dead_process_is_replaced(tmp_path):
 # -- names
 
 
-class Resolver:
+class FakeLookup:
     """Stands for the loop's: answers what it is told."""
 
     def __init__(self, monkeypatch, *answers):
@@ -278,7 +278,7 @@ class Resolver:
 
 
 def names(ttl=0.0, moved=lambda gone: None, failed=lambda reason: None):
-    return Names("pool.example", 80, lambda: ttl, moved, failed)
+    return Resolver(Address("pool.example", 80), lambda: ttl, moved, failed)
 
 
 @pytest.fixture
@@ -287,7 +287,7 @@ def resolver(monkeypatch):
 
     def make(*answers):
         try:
-            return Resolver(monkeypatch, *answers)
+            return FakeLookup(monkeypatch, *answers)
         except AttributeError:
             pytest.skip("uvloop's loop takes no other resolver")
 
@@ -306,7 +306,7 @@ async def test_a_name_is_looked_up_again_when_it_is_old(resolver):
     there = names(0.01, gone.append)
     assert await there.addresses() == ["10.0.0.1"]
     await asyncio.sleep(0.02)
-    there.touch()
+    there.refresh_if_old()
     await eventually(lambda: gone == [{"10.0.0.1"}])
     assert await there.addresses() == ["10.0.0.2"]
     assert asked.asked >= 2
@@ -319,7 +319,7 @@ async def test_a_resolver_that_fails_changes_nothing(resolver):
     there = names(0.01, failed=failed.append)
     await there.addresses()
     await asyncio.sleep(0.02)
-    there.touch()
+    there.refresh_if_old()
     await eventually(lambda: failed)
     assert await there.addresses() == ["10.0.0.1"]
     assert "Temporary failure" in failed[0]
@@ -414,7 +414,7 @@ async def test_a_second_process_takes_the_port_over_and_no_request_is_lost():
     async with front(**share) as second, front(**share) as first:
         running = [asyncio.create_task(clients()) for _ in range(8)]
         await eventually(lambda: len(answers) > 100)
-        assert await first.service.server.drain() == 0
+        assert await first.service.listener.drain() == 0
         before = len(answers)
         await eventually(lambda: len(answers) > before + 100)
         over.set()

@@ -183,7 +183,7 @@ async def test_a_pool_that_speaks_unasked_loses_the_connection():
         for _ in range(2):
             await client.send(get())
             assert (await client.message())[1] == b"ok"
-            await eventually(lambda: f.service.server.forwarder.upstreams["p0"].connections == 0)
+            await eventually(lambda: f.service.pool_connections["p0"].connections == 0)
 
 
 async def test_a_dead_kept_alive_connection_is_tried_again_once_for_a_get():
@@ -302,5 +302,5 @@ async def test_a_client_that_leaves_before_its_request_is_whole_is_no_request():
         client = await f.client()
         await client.send(b"GET / HTTP/1.1\r\nHost:")
         client.close()
-        await eventually(lambda: repr(f.service.server) == "<Server 0 connections>")
+        await eventually(lambda: repr(f.service.listener) == "<Listener 0 connections>")
         assert f.metric("lased_client_aborts_total") == 0

@@ -54,7 +54,7 @@ async def test_bytes_pass_both_ways_and_the_ticket_is_held_meanwhile():
         await f.wait_idle()
         assert f.metric("lased_requests_total", pool="p0", code="1xx") == 1
         assert f.metric("lased_client_aborts_total") == 0
-        assert f.service.upstreams["p0"].connections == 0
+        assert f.service.pool_connections["p0"].connections == 0
 
 
 async def test_either_side_may_end_its_half_first():
@@ -170,7 +170,7 @@ async def test_a_tunnel_on_which_nothing_moves_is_closed():
 async def test_a_drain_lets_tunnels_live_to_the_deadline():
     async with front(switching(echo), timeouts={"drain": 0.1}) as f:
         client, _ = await switched(f)
-        drained = asyncio.create_task(f.service.server.drain())
+        drained = asyncio.create_task(f.service.listener.drain())
         await client.send(b"still")
         assert await client.exactly(5) == b"still"
         assert await drained == 1

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from dispatcher.proxy.health_checks import probe
+from dispatcher.proxy.health_checks import check
 from dispatcher.registry import registered
 from tests.net.harness import Pool, answer_ok, eventually, front, get, status
 
@@ -63,14 +63,14 @@ async def test_probes_take_a_pool_out_and_bring_it_back():
 async def test_it_takes_several_probes_in_a_row():
     async with front(Patient(), Patient(), health={"rise": 2, "fall": 3}) as f:
         for well in (False, False, True, False, False):
-            f.service.health.probed("p0", well)
+            f.service.health.checked("p0", well)
         assert f.service.health.is_up("p0")
-        f.service.health.probed("p0", False)
+        f.service.health.checked("p0", False)
         assert not f.service.health.is_up("p0")
         for well in (True, False, True):
-            f.service.health.probed("p0", well)
+            f.service.health.checked("p0", well)
         assert not f.service.health.is_up("p0")
-        f.service.health.probed("p0", True)
+        f.service.health.checked("p0", True)
         assert f.service.health.is_up("p0")
 
 
@@ -88,10 +88,10 @@ async def test_too_few_are_not_left_alone_with_the_traffic():
     async with front(*[Patient() for _ in range(4)], health={"floor": 0.5}) as f:
         for pool in ("p0", "p1", "p2"):
             for _ in range(3):
-                f.service.health.probed(pool, False)
+                f.service.health.checked(pool, False)
         assert inside(f) == ["p3", "p0", "p1", "p2"] or set(inside(f)) == {"p0", "p1", "p2", "p3"}
         for _ in range(2):
-            f.service.health.probed("p0", True)
+            f.service.health.checked("p0", True)
         assert set(inside(f)) == {"p0", "p3"}
 
 
@@ -128,7 +128,7 @@ async def test_a_pool_that_becomes_much_slower_than_it_was_is_ejected():
             for _ in range(n):
                 ticket = router.route(Job(1), now)
                 now += seconds if ticket.pool.id == "p0" else 0.01
-                f.service.health.attempt_ended(router.complete(ticket, now, Outcome.OK))
+                f.service.health.attempt_ended(router.complete(ticket, now, Outcome.OK), failed=False)
 
         served(600, 0.05)
         assert f.service.health.verdict("p0") == "up", "slow from the start is what it is used to"
@@ -157,7 +157,7 @@ async def test_a_pool_comes_back_slowly_if_that_is_asked_for():
     async with front(sick, well, policy="jsq", health={"slow_start": 1000.0}) as f:
         for verdict in (False, True):
             for _ in range(3):
-                f.service.health.probed("p0", verdict)
+                f.service.health.checked("p0", verdict)
         assert inside(f) == ["p0", "p1"]
         assert await ask(f, 100) == [200] * 100
         assert sick.requests <= 1, "its share is hardly more than nothing yet"
@@ -176,7 +176,7 @@ async def test_a_pool_that_starts_slowly_serves_when_it_is_alone():
     async with front(Patient(), Patient(), health={"slow_start": 1000.0}) as f:
         for verdict in (False, True):
             for _ in range(3):
-                f.service.health.probed("p0", verdict)
+                f.service.health.checked("p0", verdict)
         f.service.drain_pool("p1", True)
         assert await ask(f, 5) == [200] * 5
 
@@ -226,11 +226,11 @@ async def test_ejected_drained_and_probed_down_do_not_undo_each_other():
         await asyncio.sleep(0.15)
         assert inside(f) == ["p1"], "the end of its ejection does not undo the drain"
         for _ in range(3):
-            health.probed("p0", False)
+            health.checked("p0", False)
         f.service.drain_pool("p0", False)
         assert (health.verdict("p0"), inside(f)) == ("down", ["p1"])
         for _ in range(2):
-            health.probed("p0", True)
+            health.checked("p0", True)
         assert inside(f) == ["p0", "p1"]
 
 
@@ -285,9 +285,9 @@ async def test_a_probe_wants_a_whole_good_answer(answer, well):
 
     seen = []
     async with front(script) as f:
-        assert await probe(f.service.upstreams["p0"], "/health?x", 1.0) is well
+        assert await check(f.service.pool_connections["p0"], "/health?x", 1.0) is well
         assert seen[0].startswith(b"GET /health?x HTTP/1.1\r\nHost: 127.0.0.1:")
-        await eventually(lambda: not f.service.upstreams["p0"].connections)
+        await eventually(lambda: not f.service.pool_connections["p0"].connections)
 
 
 async def test_a_probe_of_a_silent_or_absent_pool_fails_in_time():
@@ -295,9 +295,9 @@ async def test_a_probe_of_a_silent_or_absent_pool_fails_in_time():
         await wire.rest()
 
     async with front(silent, None) as f:
-        assert await probe(f.service.upstreams["p0"], "/", 0.05) is False
-        assert await probe(f.service.upstreams["p1"], "/", 1.0) is False
-        await eventually(lambda: not f.service.upstreams["p0"].connections)
+        assert await check(f.service.pool_connections["p0"], "/", 0.05) is False
+        assert await check(f.service.pool_connections["p1"], "/", 1.0) is False
+        await eventually(lambda: not f.service.pool_connections["p0"].connections)
 
 
 async def test_a_pool_may_be_removed_while_it_is_ejected_or_probed():

@@ -136,6 +136,7 @@ def test_an_unlimited_pool_is_not_taken_for_a_small_one():
     assert estimates["0"].capacity.value >= 16
 
 
+@pytest.mark.slow  # `test_it_finds_the_servers_and_the_service_time` is the fast one
 def test_it_needs_no_more_than_the_better_of_the_rules_that_know_the_pools():
     times, _ = learned((FOUR, SIXTEEN), 150.0, requests=12_000)
     scene = ServiceScene((ServicePool(FOUR), ServicePool(SIXTEEN)), 150.0)
@@ -164,7 +165,7 @@ def run_with_one_bad_pool(bad, requests=3000):
             if i == 0:
                 open_tickets.append(ticket)
                 continue
-            busy = max(1.0, (ticket.found + 1) / 4)
+            busy = max(1.0, (ticket.in_flight_before + 1) / 4)
             heapq.heappush(ends, (now + rng.expovariate(1 / 0.04) * busy, j, ticket, Outcome.OK))
         else:
             heapq.heappush(ends, (now + bad[0], j, ticket, bad[1]))
@@ -243,7 +244,7 @@ def test_a_request_from_before_the_sums_leaves_the_estimates_sound(seconds, forg
     router.apply(Added(PoolSpec("0")), 0.0)
     early = router.route(Job(0), 0.0)
     if forgotten:
-        policy.forget("0")
+        policy.reset_pool("0")
     else:
         router.switch(policy, seconds - 0.01)
     router.complete(early, seconds, Outcome.OK)
@@ -284,7 +285,7 @@ def test_a_pool_that_was_recalled_is_tried_again_though_it_looked_slow():
         ticket = router.route(Job(j), 10.0 * j)
         router.complete(ticket, 10.0 * j + (5.0 if ticket.pool.id == "1" else 0.01), Outcome.OK)
     second = registry.create("curve", Random(1))
-    second.recall(first.remember())
+    second.set_state(first.get_state())
     router = Router(second)
     for pool in "01":
         router.apply(Added(PoolSpec(pool)), 0.0)
@@ -306,7 +307,7 @@ def test_large_counts_bring_a_fit_only_where_they_allow_a_larger_capacity():
 # -- many pools, long lives
 
 
-def choices(policy, pools, requests=2500):
+def choices(policy, pools, requests=1000):
     router = Router(policy)
     for i in range(pools):
         router.apply(Added(PoolSpec(str(i))), 0.0)
@@ -319,20 +320,20 @@ def choices(policy, pools, requests=2500):
         ticket = router.route(Job(j), now)
         chosen.append(ticket.pool.id)
         i = int(ticket.pool.id)
-        took = rng.expovariate(1 / (0.01 * (1 + i % 5))) * max(1, (ticket.found + 1) / (1 + i % 3))
+        took = rng.expovariate(1 / (0.01 * (1 + i % 5))) * max(1, (ticket.in_flight_before + 1) / (1 + i % 3))
         heapq.heappush(ends, (now + took, j, ticket))
     return chosen
 
 
 def test_many_pools_at_once_are_decided_as_one_by_one(monkeypatch):
     at_once = choices(registry.create("curve", Random(1)), 30)
-    monkeypatch.setattr(curve, "MANY", 1000)
+    monkeypatch.setattr(curve, "MIN_POOLS_FOR_ARRAYS", 1000)
     assert choices(registry.create("curve", Random(1)), 30) == at_once
 
 
 def test_weights_that_grow_large_change_nothing(monkeypatch):
     before = choices(registry.create("curve", Random(1), {"memory": 100}), 3)
-    monkeypatch.setattr(curve, "LARGEST_WEIGHT", 16.0)
+    monkeypatch.setattr(curve, "MAX_WEIGHT", 16.0)
     assert choices(registry.create("curve", Random(1), {"memory": 100}), 3) == before
 
 
@@ -342,7 +343,7 @@ def test_what_is_remembered_is_recalled():
         for ticket in [router.route(Job(j), j * 1.0) for _ in range(3)]:
             router.complete(ticket, j + 0.2 + 0.1 * int(ticket.pool.id), Outcome.OK)
     second = registry.create("curve", Random(1))
-    second.recall(json.loads(json.dumps(first.remember())))
+    second.set_state(json.loads(json.dumps(first.get_state())))
     other = Router(second)
     for pool in "01":
         other.apply(Added(PoolSpec(pool)), 0.0)
@@ -360,7 +361,7 @@ def test_a_pool_that_comes_back_is_known():
     router.apply(Removed("0"), 50.0)
     router.apply(Added(PoolSpec("0")), 51.0)
     assert policy.rate("0") == rate
-    policy.forget("0")
+    policy.reset_pool("0")
     assert policy.estimates()["0"].observations == 0
 
 

@@ -48,6 +48,7 @@ def mean_seconds(scene, seed, requests=15_000):
     return times[requests * 3 // 5 :].mean()
 
 
+@pytest.mark.slow  # the tests of `Surprise` above are the fast ones
 def test_a_pool_that_becomes_slower_is_noticed_soon():
     """The faster of two pools becomes five times slower. Then the mean is nearly that of a pool that was slow before.
 

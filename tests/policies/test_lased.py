@@ -143,7 +143,7 @@ def test_what_left_long_ago_is_forgotten():
     for i in range(400):
         t.add(PoolSpec(f"x{i}"))
         t.remove(f"x{i}")
-    assert len(t.router.policy._left) <= 256
+    assert len(t.router.policy._departed) <= 256
 
 
 def test_pools_with_more_servers_take_more_before_they_look_slow():
@@ -173,5 +173,5 @@ def test_a_pool_that_is_forgotten_is_a_stranger_at_once_even_inside_an_episode()
     t.arrive()
     before = t.router.policy.rate("a")
     assert before == pytest.approx(100.0)
-    t.router.policy.forget("a")
+    t.router.policy.reset_pool("a")
     assert t.router.policy.rate("a") == 2.0

@@ -1,7 +1,7 @@
 """`least_conn`: cases worked by hand."""
 
 from dispatcher.core.types import PoolSpec
-from tests.policies.rivals import Road
+from tests.policies.road import Road
 
 SLOW, FAST = PoolSpec("slow", guess=1.0), PoolSpec("fast", guess=3.0)
 

@@ -74,9 +74,9 @@ def test_without_forgetting_a_starved_pool_stays_starved():
         router = Router(each)
         for pool in "ab":
             router.apply(Added(PoolSpec(pool)), 0.0)
-        each.observe("a", 1.0, 0.0)
+        each.observe("a", 1.0)
         each._requests = old
-        each.observe("a", 3.0, 0.0)
+        each.observe("a", 3.0)
     assert policy.means["a"].rate == pytest.approx(0.5)
     assert fresh.means["a"].rate == pytest.approx(1 / 3.0)
 
@@ -84,11 +84,11 @@ def test_without_forgetting_a_starved_pool_stays_starved():
 def test_fading_halves_the_weight_and_keeps_the_mean():
     for mean in (Mean(guess=1.0), Discounted(guess=1.0, factor=0.9)):
         for x in (1.0, 2.0, 6.0):
-            mean.learn_one(x, 0.0)
-        weight, predicted = mean.weight, mean.predict_one(0.0)
+            mean.learn_one(x)
+        weight, rate = mean.weight, mean.rate
         mean.fade(0.5)
         assert mean.weight == pytest.approx(weight / 2)
-        assert mean.predict_one(0.0) == pytest.approx(predicted)
+        assert mean.rate == pytest.approx(rate)
 
 
 def test_pools_by_last_use():
@@ -96,7 +96,7 @@ def test_pools_by_last_use():
     for request, pool in enumerate("abcab", start=1):
         last.use(pool, request)
     assert list(last.unused(0, 5)) == ["c", "a"]
-    last.forget("c")
+    last.discard("c")
     assert list(last.unused(0, 6)) == ["a", "b"]
     assert list(last.unused(10, 6)) == []
 

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from dispatcher.core.types import Outcome, PoolSpec
-from tests.policies.rivals import Road, live
+from tests.policies.road import Road, live
 
 DECAY_TIME = 10
 

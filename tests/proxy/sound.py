@@ -53,11 +53,11 @@ def values(head, name):
 
 
 def queue(f):
-    return f.service.server.forwarder.queue
+    return f.service.context.queue
 
 
 def upstream(f, pool="p0"):
-    return f.service.upstreams[pool]
+    return f.service.pool_connections[pool]
 
 
 def pools_up(f):
@@ -73,7 +73,7 @@ async def asking(f, raw):
 
 async def alone(f):
     """All clients are gone, and all counts at zero."""
-    await eventually(lambda: repr(f.service.server).startswith("<Server 0 connections"), repr(f.service.server))
+    await eventually(lambda: repr(f.service.listener).startswith("<Listener 0 connections"), repr(f.service.listener))
     await f.wait_idle()
 
 
@@ -95,7 +95,7 @@ async def scrape(f, path="/metrics"):
 async def well(f):
     """Nothing is in flight, nobody waits, nothing of our own went wrong, and fresh requests are served."""
     await f.wait_idle()
-    await eventually(lambda: queue(f).empty, "somebody waits in line")
+    await eventually(lambda: len(queue(f)) == 0, "somebody waits in line")
     assert f.metric("lased_internal_errors_total") == 0
     assert f.metric("lased_policy_errors_total") == 0
     for pool in f.pools:

@@ -317,7 +317,7 @@ async def test_F14_a_request_gone_wrong_is_refused_at_once_though_it_waits_for_a
         await eventually(lambda: f.in_flight == [1])
         waiting = await f.client()
         await waiting.send(post(b"Transfer-Encoding: chunked"))
-        await eventually(lambda: not f.service.server.forwarder.queue.empty)
+        await eventually(lambda: len(f.service.context.queue) > 0)
         await waiting.send(body + EVIL)
         try:
             head, _ = await asyncio.wait_for(waiting.message(), 0.2)

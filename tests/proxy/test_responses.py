@@ -54,7 +54,7 @@ async def test_R01_a_body_sent_all_the_same_behind_an_answer_to_head_reaches_nob
             assert status((head,)) == 200
             await f.wait_idle()
             if apart:
-                await eventually(lambda: f.service.server.forwarder.upstreams["p0"].connections == 0)
+                await eventually(lambda: f.service.pool_connections["p0"].connections == 0)
             await client.send(get("/fresh"))
             assert (await client.message())[1] == b"fresh"
         assert b"hello" not in client.buffer
@@ -406,7 +406,7 @@ async def test_R14_what_comes_where_no_body_may_be_reaches_nobody_and_ends_the_c
             await client.send(get("/x", method=method))
             head, _ = await client.message(head_only=True)
             assert head.split(b" ")[1] == answer.split(b" ")[1]
-            await eventually(lambda: f.service.server.forwarder.upstreams["p0"].connections == 0)
+            await eventually(lambda: f.service.pool_connections["p0"].connections == 0)
             await client.send(get("/fresh"))
             assert (await client.message())[1] == b"fresh"
             assert len(f.pools[0].connections) == 2 + i

@@ -179,7 +179,7 @@ async def still(value):
 
 def written(f):
     """Bytes that wait in the dispatcher to be sent, to clients and to pools."""
-    ends = [c._transport for c in f.service.server._connections] + [c.transport for c in upstream(f)._all]
+    ends = [c.transport for c in f.service.listener._connections] + [c.transport for c in upstream(f)._all]
     return sum(end.get_write_buffer_size() for end in ends if end is not None)
 
 
@@ -370,7 +370,7 @@ async def test_S09_what_a_request_waits_in_line_is_no_service_of_its_pool():
         held = await asking(f, get("/held"))
         await eventually(lambda: f.in_flight == [1])
         waiting = await asking(f, get("/waits"))
-        await eventually(lambda: not queue(f).empty)
+        await eventually(lambda: len(queue(f)) > 0)
         await asyncio.sleep(0.06)
         assert f.in_flight == [1]
         seconds = f.metric("lased_service_seconds_sum", pool="p0")

@@ -1,1 +1,1 @@
-"""What is known of pools whose queues are not seen: estimates, observations and indices."""
+"""Pools whose queues are not visible: observations, estimates of the queue, and indices."""

@@ -1,10 +1,9 @@
-"""How much is left at a pool that was last seen some time ago: beliefs about a backlog, and what follows from them.
-PURE.
+"""Estimates of the backlog of a pool that was observed some time ago. PURE.
 
-Symbols: q the backlog when it was seen, μ the pool's rate, t seconds since, m = μt services that could have been done,
-ν arrivals a second that others send. N is Poisson of mean m. Source: index formulas for partial queue information
-after Chadaga and Modiano, *Load Balancing with Partial Queue Information*, and what was derived from them for single
-requests and for several dispatchers (`docs/many-dispatchers.md`).
+Symbols: q is the backlog at the observation, μ the pool's rate, t the seconds since, m = μt the services that were
+possible since, ν the arrivals per second that others send. N is a Poisson variable of mean m. Source: index formulas
+for partial queue information after Chadaga and Modiano, *Load Balancing with Partial Queue Information*, and what was
+derived from them for single requests and for several dispatchers (`docs/many-dispatchers.md`).
 """
 
 from __future__ import annotations
@@ -12,13 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-RELAXATION = 0.1  # of the pool's rate: how fast a sight of its backlog fades into what is usual
-_TINY = 1e-300
+RELAXATION = 0.1  # in units of the pool's rate: how fast an observed backlog fades into the usual one
+TINY = 1e-300  # replaces a zero divisor
+MIN_DRIFT = 1e-4  # the least difference of μ and ν, in units of their sum
 
 
 def lower_gamma(a: float, x: float) -> float:
-    """P(a, x), the regularised lower incomplete gamma function: the chance that a Poisson variable of mean x is at
-    least a, for whole a. By its series below a + 1, else from the other one.
+    """Return P(a, x), the regularised lower incomplete gamma function.
+
+    For whole a it is the probability that a Poisson variable of mean x is at least a. The series is used for x below
+    a + 1, otherwise `upper_gamma`.
 
     >>> round(lower_gamma(5, 2.5), 9), lower_gamma(0, 1.0)
     (0.108821981, 1.0)
@@ -39,7 +41,9 @@ def lower_gamma(a: float, x: float) -> float:
 
 
 def upper_gamma(a: float, x: float) -> float:
-    """Q(a, x) = 1 − P(a, x), without cancellation where it is small: Lentz's continued fraction from a + 1 on.
+    """Return Q(a, x) = 1 − P(a, x), without cancellation where it is small.
+
+    Lentz's continued fraction is used for x from a + 1 on.
 
     >>> round(upper_gamma(5, 8), 6)
     0.099632
@@ -49,13 +53,13 @@ def upper_gamma(a: float, x: float) -> float:
     if x < a + 1:
         return 1.0 - lower_gamma(a, x)
     b = x + 1 - a
-    c, d = 1 / _TINY, 1 / b
+    c, d = 1 / TINY, 1 / b
     h = d
     for i in range(1, 10_000):
         step = -i * (i - a)
         b += 2
-        d = 1 / (step * d + b or _TINY)
-        c = b + step / c or _TINY
+        d = 1 / (step * d + b or TINY)
+        c = b + step / c or TINY
         h *= d * c
         if abs(d * c - 1) < 1e-16:
             break
@@ -63,7 +67,7 @@ def upper_gamma(a: float, x: float) -> float:
 
 
 def expected_left(q: float, m: float) -> float:
-    """e(q, m) = E[(q − N)⁺]: what is left of q jobs after m services were possible and nobody came.
+    """Return e(q, m) = E[(q − N)⁺]: what is left of q jobs after m possible services and no arrival.
 
     >>> round(expected_left(3, 2.0), 9), expected_left(4, 0.0)
     (1.218017549, 4.0)
@@ -72,29 +76,35 @@ def expected_left(q: float, m: float) -> float:
         return 0.0
     if m <= 0:
         return float(q)
-    if m > q + 12 * math.sqrt(q) + 45:
+    if m > q + 12 * math.sqrt(q) + 45:  # the result would be below the precision of a float
         return 0.0
     return max(0.0, (q - m) * upper_gamma(q, m) + math.exp(q * math.log(m) - m - math.lgamma(q)))
 
 
 def psi(busy: float, idle: float) -> float:
-    """The index of sending one request, in mean services: ψ(p) = 1 + p (1 − ln p)(1 − p)^−(1.8 − 0.52 p), a fit to the
-    Whittle index of the routing arm, which depends on the chance p of finding the pool busy alone. idle: 1 − p, given
-    apart because it may be tiny. Join the pool of the least ψ/μ.
+    """Return the index of sending one request, in mean services: ψ(p) = 1 + p (1 − ln p)(1 − p)^−(1.8 − 0.52 p).
+
+    ψ is a fit to the Whittle index of the routing arm, which depends on p only. The pool of the least ψ/μ is the best.
+
+    busy: p, the probability that the pool is busy.
+    idle: 1 − p. It is a parameter of its own because it may be tiny.
 
     >>> round(psi(0.5, 0.5), 4), psi(0.0, 1.0)
     (3.4618, 1.0)
     """
     if busy <= 0:
         return 1.0
-    power = -(1.8 - 0.52 * busy) * math.log(max(idle, _TINY))
+    power = -(1.8 - 0.52 * busy) * math.log(max(idle, TINY))
     return 1 + busy * (1 - math.log(busy)) * math.exp(min(power, 600.0))
 
 
 def with_others(q: float, t: float, mu: float, nu: float) -> tuple[float, float]:
-    """(E[Q], P(busy)) after t seconds in which others sent ν requests a second: reflected Brownian motion with the
-    drift and variance of the birth-death process, started half a job higher and read half a job lower, between
-    pathwise bounds. Off by at most 0.053 jobs and 0.042 in P(busy) from the exact law for ν < μ."""
+    """Return E[Q] and P(busy) after t seconds in which others sent ν requests per second.
+
+    The model is a reflected Brownian motion with the drift and variance of the birth-death process. It starts half a
+    job higher and is read half a job lower, and it is kept between pathwise bounds. For ν < μ the error is at most
+    0.053 jobs and 0.042 in P(busy).
+    """
     m = mu * t
     alone, empty = expected_left(q, m), lower_gamma(q, m)
     if t <= 0:
@@ -103,8 +113,8 @@ def with_others(q: float, t: float, mu: float, nu: float) -> tuple[float, float]
         return alone, 1 - empty
     spread = mu + nu
     c = mu - nu
-    if abs(c) < 1e-4 * spread:
-        c = math.copysign(1e-4 * spread, c or 1.0)
+    if abs(c) < MIN_DRIFT * spread:  # the formula divides by the drift
+        c = math.copysign(MIN_DRIFT * spread, c or 1.0)
     x, sd, k = q + 0.5, math.sqrt(spread * t), spread / (2 * c)
     a, b = (c * t - x) / sd, (c * t + x) / sd
     density = math.exp(-a * a / 2) / math.sqrt(2 * math.pi)
@@ -118,14 +128,22 @@ def with_others(q: float, t: float, mu: float, nu: float) -> tuple[float, float]
 
 
 def relaxed(q: float, t: float, mu: float, usual: float) -> float:
-    """The last sight of a backlog, faded into what is usual at that pool: q̄ + (q − q̄) exp(−0.1 μt). Needs no ν: others
-    react to the backlog too, and so it neither empties nor grows for ever."""
+    """Return an observed backlog that has faded into the usual one: q̄ + (q − q̄) exp(−0.1 μt).
+
+    The rule needs no ν. Others react to the backlog as well, so in the long run it neither vanishes nor grows.
+
+    usual: q̄.
+    """
     return usual + (q - usual) * math.exp(-RELAXATION * mu * t)
 
 
 def static_split(rates: Sequence[float], load: float) -> list[float]:
-    """λ*_i, the static split of `load` requests a second that minimises the mean delay of independent M/M/1 queues:
-    μ_i − √μ_i (Σμ − Λ)/Σ√μ over the fastest pools for which it is positive. All of it where the load is too much.
+    """Return λ*_i, the static split of a load that minimises the mean delay of independent M/M/1 queues.
+
+    It is μ_i − √μ_i (Σμ − Λ)/Σ√μ over the fastest pools for which that is positive, and 0 for the others.
+
+    rates: μ_i, per second.
+    load: Λ, requests per second. A load beyond the sum of the rates counts as 99.9 % of that sum.
 
     >>> [round(share, 6) for share in static_split([4, 3, 2, 1, 1, 0.5], 7)]
     [2.853995, 2.007531, 1.189652, 0.426998, 0.426998, 0.094826]
@@ -146,11 +164,12 @@ def static_split(rates: Sequence[float], load: float) -> list[float]:
 
 
 def _normal(x: float) -> float:
+    """Return Φ(x), the normal distribution function."""
     return 0.5 * math.erfc(-x / math.sqrt(2))
 
 
 def _log_normal(x: float) -> float:
-    """ln Φ(x); the asymptotic series where Φ itself underflows."""
+    """Return ln Φ(x). Where Φ itself would underflow, the asymptotic series is used."""
     if x > -30:
         return math.log(_normal(x))
     return -x * x / 2 - math.log(-x * math.sqrt(2 * math.pi)) + math.log1p(-1 / x**2)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.core import service_times as service
+from dispatcher.core import service_times
 from dispatcher.core.fleet import Pool
-from dispatcher.core.service_times import WINDOW, Overhead, ServiceClock, SortedWindow
+from dispatcher.core.service_times import WINDOW, Overhead, ServiceTimeEstimator, SortedWindow
 from dispatcher.core.types import Decision, Job, PoolSpec, Ticket
 from workers.station import Station
 
@@ -22,7 +22,7 @@ def ticket(pool, n, now):
 def observe(jobs, servers=1, overhead=0.0):
     """jobs: (arrival, work), in order; served FCFS. Yields (observed, work), in order of departure."""
     pool = Pool(PoolSpec("a", servers=servers))
-    clock, station, events = ServiceClock(pool.servers), Station(servers), []
+    clock, station, events = ServiceTimeEstimator(pool.servers), Station(servers), []
     for n, (at, work) in enumerate(jobs):
         heapq.heappush(events, (at, 1, n, work))
     there = {}
@@ -47,7 +47,7 @@ def poisson_jobs(n, lam, mu, seed):
 
 @pytest.mark.parametrize("servers", [1, 2, 5])
 def test_fcfs_services_are_seen_exactly(servers, monkeypatch):
-    monkeypatch.setattr(service, "ENOUGH", 10**9)  # no correction of an overhead that is not there
+    monkeypatch.setattr(service_times, "MIN_OBSERVATIONS", 10**9)  # no correction of an overhead that is not there
     for observed, work in observe(poisson_jobs(2000, 0.8 * servers, 1.0, seed=servers), servers):
         assert observed == pytest.approx(work, abs=1e-9)
 
@@ -58,7 +58,7 @@ def test_over_a_busy_period_the_times_add_up_to_the_busy_time_whatever_the_order
     """A pool with one processor that may serve in any order: departures at any instants at which it is busy."""
     dice = Random(seed)
     pool = Pool(PoolSpec("a"))
-    clock = ServiceClock(pool.servers)
+    clock = ServiceTimeEstimator(pool.servers)
     now, there, total, busy, began = 0.0, [], 0.0, 0.0, 0.0
     for n, (gap, _) in enumerate(jobs):
         now += gap
@@ -81,7 +81,7 @@ def test_over_a_busy_period_the_times_add_up_to_the_busy_time_whatever_the_order
 
 def test_after_a_failure_the_pool_is_not_believed_until_it_has_served_what_came_later():
     """The dead request may still be in service: neither who was there with it nor who waited behind it can teach."""
-    clock = ServiceClock(servers=1)
+    clock = ServiceTimeEstimator(servers=1)
     clock.arrived("dead", 0.0)
     clock.arrived("beside", 1.0)
     assert clock.departed("dead", 2.0, served=False) is None
@@ -93,7 +93,7 @@ def test_after_a_failure_the_pool_is_not_believed_until_it_has_served_what_came_
 
 
 def test_a_request_cancelled_while_it_waited_gives_its_place_up():
-    clock = ServiceClock(servers=1)
+    clock = ServiceTimeEstimator(servers=1)
     clock.arrived("served", 0.0)
     clock.arrived("gone", 1.0)
     clock.departed("gone", 1.5, served=False)
@@ -104,17 +104,17 @@ def test_a_request_cancelled_while_it_waited_gives_its_place_up():
 
 
 def test_what_was_never_wholly_sent_has_no_service_and_takes_no_place():
-    clock = ServiceClock(servers=1)
+    clock = ServiceTimeEstimator(servers=1)
     clock.arrived("quick", 1.0)
     assert clock.departed("quick", 2.0, served=True) == 1.0
     assert clock.departed("still uploading", 3.0, served=True) is None
 
 
 def test_a_request_whose_end_will_not_show_is_forgotten_with_those_there():
-    clock = ServiceClock(servers=1)
+    clock = ServiceTimeEstimator(servers=1)
     clock.arrived("slow reader", 0.0)
     clock.arrived("beside", 0.5)
-    clock.forget("slow reader", 1.0)
+    clock.discard("slow reader", 1.0)
     assert clock.departed("beside", 2.0, served=True) is None
     clock.arrived("later", 3.0)
     assert clock.departed("later", 4.0, served=True) == 1.0
@@ -142,17 +142,17 @@ def test_the_overhead_is_learned_and_taken_off(law):
 
 def test_nothing_is_corrected_before_both_kinds_were_seen():
     overhead = Overhead()
-    for _ in range(10 * service.EVERY):
+    for _ in range(10 * service_times.UPDATE_INTERVAL):
         overhead.learn_one(2.0, began_idle=True)
     assert overhead.seconds == 0.0
-    for _ in range(service.EVERY):
+    for _ in range(service_times.UPDATE_INTERVAL):
         overhead.learn_one(1.5, began_idle=False)
     assert overhead.seconds == pytest.approx(0.5, abs=1e-5)
 
 
 def test_a_request_that_came_just_before_its_predecessors_end_was_seen_began_on_arrival():
     pool = Pool(PoolSpec("a"))
-    clock = ServiceClock(pool.servers)
+    clock = ServiceTimeEstimator(pool.servers)
     clock.overhead.seconds = 0.5
     first, second = ticket(pool, 1, 0.0), ticket(pool, 2, 2.9)
     clock.arrived(first, first.routed_at)
@@ -163,9 +163,9 @@ def test_a_request_that_came_just_before_its_predecessors_end_was_seen_began_on_
 
 def test_what_a_pool_says_itself_is_not_worked_out():
     pool = Pool(PoolSpec("a"))
-    clock = ServiceClock(pool.servers)
+    clock = ServiceTimeEstimator(pool.servers)
     clock.arrived(one := ticket(pool, 1, 0.0), 0.0)
-    assert clock.departed(one, 3.0, True, told=True) is None
+    assert clock.departed(one, 3.0, True, known=True) is None
 
 
 def test_the_window_forgets_what_is_old_and_stays_bounded():

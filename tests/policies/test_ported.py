@@ -9,7 +9,7 @@ from dispatcher import registry
 from dispatcher.core.types import PoolSpec
 from dispatcher.errors import ConfigError
 from loadgen.sim.model import Scenario, simulate
-from tests.policies.rivals import Road
+from tests.policies.road import Road
 
 RIVALS = ("traefik_leasttime", "prequal", "p2c_ewma", "least_conn")
 SEEDS = range(8)

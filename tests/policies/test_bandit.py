@@ -61,7 +61,7 @@ def lived(policy):
     table, arms, seen = Table(policy, pools(3, guess=1 / 3)), "", {}
     for t, accepted in enumerate(ACCEPTED, 1):
         policy.sends += 1
-        policy.prepare(t)
+        policy.begin_decision(t)
         seen[t] = list(policy.probabilities().values())
         policy.sends -= 1
         ticket = table.arrive()
@@ -132,7 +132,7 @@ def test_the_tree_lives_as_the_reference():
 def test_recharge_lives_as_the_reference():
     policy = Recharge(rng=Script(), cap=1e9)
     table, arms = Table(policy, pools(3, guess=1 / 3)), ""
-    policy._last = np.array([0.0, -0.25, -0.5])
+    policy._last_attempt = np.array([0.0, -0.25, -0.5])
     for t, accepted in enumerate(ACCEPTED, 1):
         table.now = t - 1.0
         ticket = table.arrive()
@@ -152,7 +152,7 @@ def turned_away(table, pool, times=1, retry_after=0.0):
 
 @pytest.mark.parametrize("make", EVERY)
 def test_a_pool_that_rejects_is_chosen_less_and_one_that_accepts_again_is_found_out(make):
-    options = {"window": 2000} if make is not Recharge else {}
+    options = {"window": 500} if make is not Recharge else {}
     policy = make(rng=Random(3), **options)
     table = Table(policy, pools(2))
 
@@ -165,8 +165,8 @@ def test_a_pool_that_rejects_is_chosen_less_and_one_that_accepts_again_is_found_
             (table.reject if ticket.pool.id == rejecting else table.finish)(ticket)
         return chosen[-sends // 4 :].count("1") / (sends // 4)
 
-    assert share("1", 2000) < 0.1
-    assert share("0", 8000) > 0.8
+    assert share("1", 500) < 0.1
+    assert share("0", 2000) > 0.8
     assert not table.recording.faults
 
 
@@ -213,7 +213,7 @@ def test_chances_are_those_of_the_pools_shown_and_grow_in_proportion_while_one_r
     shown = table.arrive(frozenset({"3"}))
     now = policy.probabilities()
     assert shown.decision.probability == pytest.approx(now[shown.pool.id] / (1 - now["3"]))
-    policy._rest("3", table.now + 50.0)
+    policy._begin_rest("3", table.now + 50.0)
     resting = policy.probabilities()
     assert resting["3"] == 0
     assert math.fsum(resting.values()) == pytest.approx(1)
@@ -232,7 +232,7 @@ def test_chances_told_are_chances_had(make, away):
     table.finish(table.arrive())
     for _ in range(100_000):  # no feedback from here on, so chances move with η alone; here that has come to rest
         policy.sends += 1
-    policy.prepare(table.now)
+    policy.begin_decision(table.now)
     chances = policy.probabilities()
     shown = {pool: chance for pool, chance in chances.items() if pool not in away}
     n, counts = 5000, dict.fromkeys(chances, 0)
@@ -299,7 +299,7 @@ def test_what_comes_back_late_is_not_charged_to_pools_that_took_its_place():
 def test_newton_finds_the_root_from_any_guess():
     dice = np.random.default_rng(1)
     for m in (1, 2, 5, 30, 200):
-        for _ in range(60):
+        for _ in range(15):
             losses = dice.exponential(float(dice.choice([0.1, 3.0, 100.0])), m)
             eta = float(dice.choice([0.01, 0.3, 2.0]))
             low, high = losses.min() - 2 * math.sqrt(m) / eta, losses.min() - 2 / eta
@@ -327,7 +327,7 @@ def test_what_is_not_known_teaches_nothing(make):
     turned_away(table, "1", 2)
 
     def beliefs():
-        policy.prepare(table.now)
+        policy.begin_decision(table.now)
         return [policy.rate(str(i)) for i in range(3)] if make is Recharge else list(policy.losses)
 
     before = beliefs()
@@ -344,7 +344,7 @@ def test_a_pool_that_joins_begins_with_the_mean_chance(make):
         turned_away(table, pool, times)
     table.finish(table.arrive())
     table.add(PoolSpec("new"))
-    policy.prepare(table.now)
+    policy.begin_decision(table.now)
     tolerance = 0.02 if make is Exp3Ix else 0.05  # η is another for five
     assert policy.probabilities()["new"] == pytest.approx(1 / 5, abs=tolerance)
 

@@ -14,7 +14,7 @@ from loadgen.attack.records import Records
 from loadgen.attack.schedule import choose_targets, schedule
 from loadgen.attack.targets import Request
 from loadgen.experiments.live.backends import LivePoolSpec, live_fleet
-from tests.shared.redis_server import Redis
+from tests.persistence.redis_server import Redis
 
 POOLS = (LivePoolSpec("a", 200.0, 50.0), LivePoolSpec("b", 400.0, 50.0))
 

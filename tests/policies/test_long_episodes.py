@@ -7,6 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from dispatcher import service
+from dispatcher.cli import app
 from dispatcher.config import Config
 from dispatcher.core.types import PoolSpec
 from dispatcher.long_episodes import LONG, LongEpisodes, first_episode_warning, rates_learned
@@ -15,7 +16,6 @@ from dispatcher.policies.greedy import Greedy
 from dispatcher.policies.lased import Lased
 from dispatcher.testing import Table
 from tests.net.harness import answer_ok, eventually, front
-from tests.test_commands import run
 
 SEVEN_OF_TEN = "7 of 10 pools have no guess"
 ADVICE = 'set episodes = "pool"'
@@ -118,16 +118,15 @@ async def test_serve_warns_of_a_long_episode(monkeypatch):
             await eventually(lambda: warnings(logs, "episode_is_long"))
 
 
-def test_check_prints_the_warning_unless_the_state_file_has_estimates(tmp_path):
+def test_check_prints_the_warning_unless_the_state_file_has_estimates(tmp_path, capsys):
     names = [f"p{i}" for i in range(3)]
     path = tmp_path / "state.json"
     pools = "".join(f'[[pools]]\nname = "{name}"\nurl = "http://127.0.0.1:9"\n' for name in names)
     (tmp_path / "dispatcher.toml").write_text(f'state_file = {json.dumps(str(path))}\npolicy.name = "lased"\n{pools}')
 
     def lines():
-        done = run("dispatcher", "check", "--config", str(tmp_path / "dispatcher.toml"))
-        assert done.returncode == 0, done.stderr
-        return [line for line in done.stdout.splitlines() if line.startswith("warning: ")]
+        assert not app(["check", "--config", str(tmp_path / "dispatcher.toml")], standalone_mode=False)
+        return [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
 
     (line,) = lines()
     assert "3 of 3 pools have no guess" in line

@@ -10,7 +10,7 @@ from dispatcher.core.types import Added, Job, Outcome, PoolSpec, Report
 from dispatcher.errors import ConfigError
 from dispatcher.policies import whittle
 from dispatcher.policies.partial_information import whittle_index as theory
-from dispatcher.policies.partial_information.observation import Rate, Sight
+from dispatcher.policies.partial_information.observation import CounterRate, QueueObservation
 from dispatcher.policies.partial_information.queue_estimate import (
     expected_left,
     psi,
@@ -40,7 +40,7 @@ def scores(router, now):
     return list(router.policy.score_all(router.fleet.pools, now))
 
 
-def sighted(rule, **options):
+def observed(rule, **options):
     """Pool a was last seen with 6 at 0 s, b with 3; nothing is open."""
     router = table(PartialSed(rng=Random(1), rule=rule, prior_weight=1e9, **options))
     for pool, depth in (("a", 6.0), ("b", 3.0)):
@@ -49,7 +49,7 @@ def sighted(rule, **options):
 
 
 def test_relax_fades_what_was_seen_into_what_is_usual_and_that_slowly_into_nothing():
-    router = sighted("relax")
+    router = observed("relax")
     said(router, "a", 2.0, queue_depth=0.0, rps=2.6)  # its usual is the mean of both now
     for age in (0.5, 3.0, 100.0):
         usual = 3.0 * math.exp(-0.01 * 4 * age)
@@ -74,27 +74,27 @@ def test_a_pool_that_was_once_seen_full_is_visited_again():
 
 def test_k_divides_by_what_the_best_static_split_leaves_free():
     shares = static_split([4.0, 2.0], 5.2)
-    assert scores(sighted("stale+k"), 1.0) == pytest.approx([7 / (4 - shares[0]), 4 / (2 - shares[1])])
+    assert scores(observed("stale+k"), 1.0) == pytest.approx([7 / (4 - shares[0]), 4 / (2 - shares[1])])
 
 
 def test_own_requests_that_are_open_are_the_floor():
-    router = sighted("poisson+f")
+    router = observed("poisson+f")
     for _ in range(5):
         router.route(Job(1), 1.0, frozenset("b"))
     assert scores(router, 1000.0)[0] == pytest.approx((5 + 1) / 4)
-    assert scores(sighted("poisson"), 1000.0)[0] == pytest.approx(1 / 4)
+    assert scores(observed("poisson"), 1000.0)[0] == pytest.approx(1 / 4)
 
 
 def test_departures_alone_and_others_arrivals():
-    assert scores(sighted("poisson"), 1.0) == pytest.approx(
+    assert scores(observed("poisson"), 1.0) == pytest.approx(
         [(expected_left(6, 4.0) + 1) / 4, (expected_left(3, 2.0) + 1) / 2]
     )
     left = [with_others(6, 1.0, 4.0, 2.6)[0], with_others(3, 1.0, 2.0, 1.9)[0]]  # no more than 95 % of the capacity
-    assert scores(sighted("reflect"), 1.0) == pytest.approx([(left[0] + 1) / 4, (left[1] + 1) / 2])
+    assert scores(observed("reflect"), 1.0) == pytest.approx([(left[0] + 1) / 4, (left[1] + 1) / 2])
 
 
 def test_psi_looks_at_the_chance_of_busy_and_first_at_pools_without_own_requests():
-    router = sighted("psi+f")
+    router = observed("psi+f")
     busy = with_others(6, 1.0, 4.0, 2.6)[1]
     assert scores(router, 1.0)[0] == pytest.approx(psi(busy, 1 - busy) / 4)
     router.route(Job(1), 1.0, frozenset("b"))
@@ -104,23 +104,23 @@ def test_psi_looks_at_the_chance_of_busy_and_first_at_pools_without_own_requests
 
 
 def test_its_own_request_is_on_top_of_what_was_believed():
-    router = sighted("relax")
+    router = observed("relax")
     router.route(Job(1), 1.0, frozenset("b"))
-    sight = router.policy.sights["a"]
+    observation = router.policy.observations["a"]
     usual = 6.0 * math.exp(-0.04)
-    assert sight.backlog == pytest.approx(1 + usual + (6.0 - usual) * math.exp(-0.4))
-    assert sight.at == 1.0
+    assert observation.backlog == pytest.approx(1 + usual + (6.0 - usual) * math.exp(-0.4))
+    assert observation.at == 1.0
 
 
 def test_a_report_that_is_older_than_the_last_is_dropped_and_own_requests_behind_it_are_added():
-    sight = Sight()
-    sight.reported(Report(5.0, queue_depth=2.0))
-    sight.chosen(2.0, 6.0)
-    sight.chosen(3.0, 7.0)
-    sight.reported(Report(6.5, queue_depth=1.0))
-    assert (sight.backlog, sight.at) == (2.0, 6.5), "one of the pool's, one of ours that it had not seen"
-    sight.reported(Report(5.5, queue_depth=9.0))
-    assert sight.backlog == 2.0
+    observation = QueueObservation()
+    observation.reported(Report(5.0, queue_depth=2.0))
+    observation.request_sent(2.0, 6.0)
+    observation.request_sent(3.0, 7.0)
+    observation.reported(Report(6.5, queue_depth=1.0))
+    assert (observation.backlog, observation.at) == (2.0, 6.5), "one of the pool's, one of ours that it had not seen"
+    observation.reported(Report(5.5, queue_depth=9.0))
+    assert observation.backlog == 2.0
 
 
 def test_rates_come_from_completions_a_busy_second_where_pools_count_them():
@@ -129,7 +129,7 @@ def test_rates_come_from_completions_a_busy_second_where_pools_count_them():
         said(router, "a", float(k), queue_depth=0.0, served=10.0 * k, busy=2.5 * k)
     assert router.policy.rate("a") == pytest.approx(4.0)
     assert router.policy.means["a"].observations == 9, "one an answer of ours: dispatchers' sums add up"
-    assert router.policy.own()["a"] == pytest.approx((9, 2.25, 9))
+    assert router.policy.local_counts()["a"] == pytest.approx((9, 2.25, 9))
     said(router, "a", 11.0, served=3.0, busy=0.9)  # it began anew
     said(router, "a", 12.0, served=5.0, busy=1.4)
     assert router.policy.means["a"].observations == 10
@@ -141,12 +141,12 @@ def test_rates_come_from_completions_a_busy_second_where_pools_count_them():
 
 
 def test_a_counter_becomes_a_rate():
-    rate = Rate()
+    rate = CounterRate()
     for k in range(101):
-        rate.seen(5 * k, k / 2)
+        rate.read(5 * k, k / 2)
     assert rate.value == pytest.approx(10.0)
-    rate.seen(0, 60.0)  # it began anew
-    rate.seen(300, 90.0)
+    rate.read(0, 60.0)  # it began anew
+    rate.read(300, 90.0)
     assert rate.value == pytest.approx(10.0)
 
 
@@ -186,7 +186,7 @@ def test_a_blocking_pool_is_judged_by_its_table_as_soon_as_there_is_one():
     whittle._table(3).result(20)
     for pool, depth in (("a", 1.0), ("b", 3.0)):
         said(router, pool, 0.0, queue_depth=depth)
-    made = theory.blocking(3, whittle.SLOT)
+    made = theory.blocking(3, whittle.SLOT_SERVICES)
     assert scores(router, 1.0) == pytest.approx([-made(1, 4), -made(3, 4)])
     myopic = table(Myopic(rng=Random(1), model="blocking", capacity=3, prior_weight=1e9), rates=(1.0,))
     said(myopic, "a", 0.0, queue_depth=1.0)
@@ -198,7 +198,7 @@ def test_a_report_is_no_pick_and_an_empty_pool_is_worth_all_it_holds():
     for k in range(2):
         router.route(Job(k), 0.0)
     said_scores = scores(router, 3.0)
-    router.policy.sights["a"].reported(Report(2.9, queue_depth=0.0))
+    router.policy.observations["a"].reported(Report(2.9, queue_depth=0.0))
     assert scores(router, 3.0) == said_scores
     blocking = table(Whittle(rng=Random(1), model="blocking", capacity=3, prior_weight=1e9), rates=(1.0,))
     said(blocking, "a", 1.0, queue_depth=0.0)

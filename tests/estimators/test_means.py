@@ -13,7 +13,7 @@ from dispatcher.estimators.window import Window
 from dispatcher.policies.greedy import Greedy
 from dispatcher.policies.lased import Lased
 from dispatcher.policies.optimistic import Optimistic
-from dispatcher.policies.partial_information.departure_rate import Departures
+from dispatcher.policies.partial_information.departure_rate import DepartureRate
 from dispatcher.testing import Table, check_policy
 
 TEXTS = ["mean", "discounted:factor=0.98", "window:size=50"]
@@ -24,7 +24,7 @@ def test_of_constant_observations_all_learn_the_rate(text):
     estimator = maker(text)(5.0, 2.0)
     assert estimator.rate == pytest.approx(5.0)
     for _ in range(200):
-        estimator.learn_one(0.1, 0.0)
+        estimator.learn_one(0.1)
     assert estimator.rate == pytest.approx(10.0, rel=0.03)
     assert estimator.observations == 200
 
@@ -33,33 +33,33 @@ def test_the_window_is_exactly_the_mean_of_the_last_ones():
     rng, window, seen = Random(1), Window(1.0, size=7), []
     for _ in range(100):
         seen.append(rng.expovariate(3.0))
-        window.learn_one(seen[-1], 0.0)
+        window.learn_one(seen[-1])
         assert window.weight == min(len(seen), 7)
-        assert window.predict_one(0.0) == pytest.approx(sum(seen[-7:]) / len(seen[-7:]), rel=1e-12)
+        assert window.rate == pytest.approx(len(seen[-7:]) / sum(seen[-7:]), rel=1e-12)
 
 
 def test_the_window_does_not_add_up_rounding_errors():
     window = Window(1.0, size=3)
     for _ in range(1000):
         for x in (1e9, 1e-9, 1.0):
-            window.learn_one(x, 0.0)
+            window.learn_one(x)
     for _ in range(3):
-        window.learn_one(1e-9, 0.0)
-    assert window.predict_one(0.0) == pytest.approx(1e-9)
+        window.learn_one(1e-9)
+    assert 1 / window.rate == pytest.approx(1e-9)
 
 
 def test_a_prior_leaves_the_window_as_its_oldest_entry():
     window = Window(guess=2.0, prior_weight=4.0, size=2)
-    window.learn_one(1.0, 0.0)
+    window.learn_one(1.0)
     assert (window.weight, window.total) == (5.0, 3.0)
-    window.learn_one(1.0, 0.0)
+    window.learn_one(1.0)
     assert (window.weight, window.total) == (2.0, 2.0)
 
 
 def test_discounting_halves_what_is_old():
     mean = Discounted(1.0, factor=0.5)
     for x in (4.0, 2.0, 1.0):
-        mean.learn_one(x, 0.0)
+        mean.learn_one(x)
     assert (mean.weight, mean.total) == (1.75, 3.0)
 
 
@@ -69,7 +69,7 @@ def test_the_discounted_interval_is_as_wide_as_the_spread_of_its_mean():
     for _ in range(n):
         mean = Discounted(1.0, factor=0.9)
         for _ in range(80):
-            mean.learn_one(rng.expovariate(4.0), 0.0)
+            mean.learn_one(rng.expovariate(4.0))
         low, high = mean.interval
         held += low <= 4.0 <= high
     assert abs(held / n - 0.95) < 0.02
@@ -79,8 +79,8 @@ def test_a_mean_is_a_discounted_mean_without_discount():
     rng, plain, nearly = Random(2), Mean(1.0), Discounted(1.0, factor=1 - 1e-12)
     for _ in range(50):
         x = rng.expovariate(1.0)
-        plain.learn_one(x, 0.0)
-        nearly.learn_one(x, 0.0)
+        plain.learn_one(x)
+        nearly.learn_one(x)
     assert nearly.rate == pytest.approx(plain.rate)
     assert nearly.interval == pytest.approx(plain.interval)
 
@@ -116,7 +116,7 @@ def test_departures_between_sights_of_a_backlog_tell_a_rate(censored):
     """Services at 2.0, sights half a second to two apart, one to three jobs sent in between; within 4 standard errors
     of the filter's memory of about a hundred intervals. Without the term for empty queues it would find a slower
     pool."""
-    dice, found = Random(3), Departures(1.0, factor=0.999)
+    dice, found = Random(3), DepartureRate(1.0, factor=0.999)
     backlog, plain = 0, [0.0, 0.0]
     for _ in range(6000):
         before, seconds = backlog + dice.randint(1, 3), dice.uniform(0.5, 2.0)

@@ -75,14 +75,14 @@ def test_a_policy_goes_on_from_what_it_remembered(estimator):
     for i in range(60):
         first.finish(first.arrive(), service_time=0.5 if i % 2 else 0.25)
     second = Lased(rng=Random(1), estimator=estimator)
-    second.recall(first.router.policy.remember())
+    second.set_state(first.router.policy.get_state())
     table = Table(second, [PoolSpec("a"), PoolSpec("b"), PoolSpec("new", guess=7.0)])
     assert second.rate("a") == pytest.approx(first.router.policy.means["a"].rate)
     assert second.rate("new") == 7.0
-    assert second.remember() == first.router.policy.remember()
+    assert second.get_state() == first.router.policy.get_state()
     assert table.arrive().decision.phase is Phase.EXPLORE, "the new pool is not known yet"
     alone = Lased(rng=Random(1), estimator=estimator)
-    alone.recall(first.router.policy.remember())
+    alone.set_state(first.router.policy.get_state())
     assert Table(alone, [PoolSpec("a"), PoolSpec("b")]).arrive().decision.phase is Phase.EXPLOIT
 
 
@@ -99,10 +99,10 @@ async def test_a_restart_keeps_what_was_learned(tmp_path, policy):
         for _ in range(20):
             assert status(await f.ask(get())) == 200
         await f.wait_idle()
-        learned = f.service.router.policy.remember()
+        learned = f.service.router.policy.get_state()
     assert learned
     async with front(policy=policy, state_file=str(path)) as f:
-        assert f.service.router.policy.remember() == learned
+        assert f.service.router.policy.get_state() == learned
 
 
 async def test_a_file_of_another_policy_costs_one_warning_and_keeps_what_that_policy_learned(tmp_path):
@@ -110,7 +110,7 @@ async def test_a_file_of_another_policy_costs_one_warning_and_keeps_what_that_po
     async with front(policy="lased", state_file=str(path)) as f:
         assert status(await f.ask(get())) == 200
         await f.wait_idle()
-        learned = f.service.router.policy.remember()
+        learned = f.service.router.policy.get_state()
     with capture_logs() as logs:
         async with front(policy="curve", state_file=str(path)) as f:
             assert status(await f.ask(get())) == 200

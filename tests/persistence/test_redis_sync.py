@@ -14,7 +14,7 @@ from dispatcher.persistence import redis_sync as shared
 from dispatcher.persistence.redis_sync import SharedLearning
 from dispatcher.policies.greedy import Greedy
 from dispatcher.policies.lased import Lased
-from tests.shared.redis_server import Redis
+from tests.persistence.redis_server import Redis
 
 pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="redis-server is not installed")
 
@@ -47,7 +47,7 @@ class Member:
             self.router.complete(ticket, self.now, Outcome.OK, service)
 
     async def look(self):
-        return await self.shared.look()
+        return await self.shared.exchange()
 
     def knows(self, pool):
         mean = self.policy.means[pool]
@@ -130,8 +130,8 @@ async def test_another_policy_goes_on_with_its_own_part_and_that_of_the_others(r
     two.sees("a", [0.2] * 20)
     await all_look(one, two)
     before, after = one.policy, Lased(rng=Random(1))
-    after.recall(before.remember())
-    after.reclaim(before.own())
+    after.set_state(before.get_state())
+    after.set_local_counts(before.local_counts())
     one.router.switch(after, one.now)
     one.policy = after
     await all_look(one, two)
@@ -148,8 +148,8 @@ async def test_a_pool_that_is_out_is_forgotten_and_remembered_like_any_other(red
     one.router.apply(Removed("a"), one.now)
     await all_look(one, two)
     assert two.knows("a") == (4, 0.4), "what was seen of it stays"
-    one.policy.forget("a")
-    one.shared.forget("a")
+    one.policy.reset_pool("a")
+    one.shared.reset_pool("a")
     await all_look(one, two)
     assert two.knows("a") == (0, 0.0)
     one.router.apply(Added(PoolSpec("a", guess=1.0)), one.now)
@@ -163,8 +163,8 @@ async def test_a_forget_whose_answer_is_lost_is_one_forget(redis):
     one, two = Member(redis.url), Member(redis.url)
     one.sees("a", [0.1])
     await all_look(one, two)
-    one.policy.forget("a")
-    one.shared.forget("a")
+    one.policy.reset_pool("a")
+    one.shared.reset_pool("a")
     script, answers = one.shared._script, 0
 
     async def lost(args):
@@ -188,16 +188,16 @@ async def test_a_forget_whose_answer_is_lost_is_one_forget(redis):
 
 async def test_a_policy_that_breaks_its_word_stops_nothing(redis, capsys):
     member = Member(redis.url)
-    member.policy.own = lambda: 1 / 0
+    member.policy.local_counts = lambda: 1 / 0
     assert not await member.look()
-    del member.policy.own
+    del member.policy.local_counts
     assert await member.look()
     assert "ZeroDivisionError" in capsys.readouterr().out
     await member.shared.close()
 
 
 async def test_a_server_that_does_not_answer_holds_nobody_up(redis, monkeypatch):
-    monkeypatch.setattr(shared, "PATIENCE", 0.2)
+    monkeypatch.setattr(shared, "TIMEOUT_SECONDS", 0.2)
     member = Member(redis.url)
     await all_look(member)
     redis.freeze()
@@ -232,8 +232,8 @@ async def test_an_operator_forgets_a_pool_for_the_whole_fleet(redis):
     one.sees("a", [0.1] * 4)
     two.sees("b", [0.5])
     await all_look(one, two)
-    one.policy.forget("a")
-    one.shared.forget("a")
+    one.policy.reset_pool("a")
+    one.shared.reset_pool("a")
     await all_look(one, two)
     for member in (one, two):
         assert member.knows("a") == (0, 0.0)
@@ -272,8 +272,8 @@ async def test_a_prior_is_nobodys_observation(redis):
 
 
 async def test_dispatchers_that_went_are_folded_and_one_that_returns_is_not_counted_twice(redis, monkeypatch):
-    monkeypatch.setattr(shared, "MOST_FIELDS", 3)
-    monkeypatch.setattr(shared, "SILENT", -1)  # all but the one who looks count as gone
+    monkeypatch.setattr(shared, "MAX_FIELDS", 3)
+    monkeypatch.setattr(shared, "SILENT_SECONDS", -1)  # all but the one who looks count as gone
     gone = Member(redis.url)
     gone.sees("a", [0.1] * 4)
     await gone.look()
@@ -287,7 +287,7 @@ async def test_dispatchers_that_went_are_folded_and_one_that_returns_is_not_coun
     await all_look(watcher)
     assert watcher.knows("a") == (9, 1.4)
     gone.sees("a", [0.3])
-    monkeypatch.setattr(shared, "SILENT", 3600)
+    monkeypatch.setattr(shared, "SILENT_SECONDS", 3600)
     await all_look(gone, watcher)
     await all_look(gone, watcher)
     assert watcher.knows("a") == (10, 1.7)
