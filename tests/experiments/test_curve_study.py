@@ -20,9 +20,9 @@ def test_every_scenario_can_be_simulated():
 
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_runs_in_a_scenario_that_changes(rule):
-    found = measure("autoscale F4->16->4 lam150", rule, 600, seed=1)
-    assert 0.02 < found["mean"] < found["p99"] < 5
-    assert len(found["parts"]) == 2
+    result = measure("autoscale F4->16->4 lam150", rule, 600, seed=1)
+    assert 0.02 < result["mean"] < result["p99"] < 5
+    assert len(result["parts"]) == 2
 
 
 def results(mean):
@@ -37,10 +37,10 @@ def results(mean):
 
 
 def test_the_summary_compares_with_the_better_of_two_rules():
-    found = Summary(results(0.05))
-    assert found.ratio(QUICK[0], "curve") == pytest.approx(0.5)
-    assert found.overall("steady", "curve") == pytest.approx((0.5, 0.5))
-    assert found.against("steady", "curve", "lased") == pytest.approx(0.5)
+    result = Summary(results(0.05))
+    assert result.ratio(QUICK[0], "curve") == pytest.approx(0.5)
+    assert result.overall("steady", "curve") == pytest.approx((0.5, 0.5))
+    assert result.against("steady", "curve", "lased") == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(("mean", "holds"), [(0.05, True), (0.2, False)])

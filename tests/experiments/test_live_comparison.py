@@ -45,23 +45,23 @@ def test_systems_take_turns_in_another_order_each_round_on_the_same_traffic():
 def system_results():
     """lased 10 ms, sed 1 ms less in each round though rounds differ, nginx twice as long."""
     rounds = np.array([0.010, 0.014, 0.012])
-    found = []
+    result = []
     for lam in COMPARISON.lams:
         for system, times in zip(COMPARISON.systems, (rounds, rounds - 0.001, 2 * rounds), strict=True):
             regret = np.full(3, math.nan) if system.balancer else np.arange(3.0)
             values = dict.fromkeys(METRICS, times) | {"regret": regret, "shares": np.array([[0.2, 0.8]] * 3)}
-            found.append(SystemResult(system, lam, values))
-    return found
+            result.append(SystemResult(system, lam, values))
+    return result
 
 
 def test_what_is_shown_is_paired(tmp_path):
-    found = comparison_report.as_json(COMPARISON, system_results())
-    assert [load["load"] for load in found["loads"]] == [0.3, 0.6]
-    difference = found["loads"][0]["differences"]["sed"]["mean_response"]
+    result = comparison_report.as_json(COMPARISON, system_results())
+    assert [load["load"] for load in result["loads"]] == [0.3, 0.6]
+    difference = result["loads"][0]["differences"]["sed"]["mean_response"]
     assert difference["mean"] == pytest.approx(-0.001)
     assert difference["high"] - difference["low"] < 1e-9, "what rounds have in common falls out"
-    assert "regret" not in found["loads"][0]["differences"]["nginx"]
-    assert json.dumps(found, allow_nan=False)
+    assert "regret" not in result["loads"][0]["differences"]["nginx"]
+    assert json.dumps(result, allow_nan=False)
     one, first = system_results()[2], system_results()[0]
     assert comparison_report.percent(one, first, "mean_response").startswith("+100.0 ± ")
     comparison_report.draw(COMPARISON, system_results(), tmp_path / "x.png")

@@ -31,9 +31,9 @@ def silent(done, total, cell):
 
 
 def test_files_table_and_picture(plan):
-    found = run(plan, silent)
-    write(plan, found, claims.judge(plan.spec, found))
-    pictures.draw(plan.spec, found, plan.folder / "trial.png")
+    result = run(plan, silent)
+    write(plan, result, claims.judge(plan.spec, result))
+    pictures.draw(plan.spec, result, plan.folder / "trial.png")
     with (plan.folder / "rows.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 4 * 2, "a row a replication and cell"
@@ -48,8 +48,8 @@ def test_both_engines_measure_the_same(plan, tmp_path):
     import dataclasses
 
     engines = (Engine.OBJECT, Engine.COMPILED)
-    found = [run(dataclasses.replace(plan, engine=engine, folder=tmp_path / engine), silent) for engine in engines]
-    for first, second in zip(found[0].cells, found[1].cells, strict=True):
+    result = [run(dataclasses.replace(plan, engine=engine, folder=tmp_path / engine), silent) for engine in engines]
+    for first, second in zip(result[0].cells, result[1].cells, strict=True):
         assert all((first[name] == second[name]).all() for name in first.values)
 
 
@@ -66,18 +66,18 @@ def test_an_interrupted_run_goes_on_where_it_was(plan, monkeypatch):
     kept = (plan.folder / "cells.jsonl").read_text().splitlines()
     assert len(kept) == 2
     progress = []
-    found = run(plan, lambda done, total, cell: progress.append(done))
+    result = run(plan, lambda done, total, cell: progress.append(done))
     assert progress == [4, 6, 8], "two cells of two replications were there already"
-    assert len(found.cells) == 4
+    assert len(result.cells) == 4
 
 
 def test_another_seed_is_another_run(plan):
     import dataclasses
 
     run(plan, silent)
-    told = []
-    run(dataclasses.replace(plan, seed=5), lambda done, total, cell: told.append(done))
-    assert told[0] == 0
+    progress = []
+    run(dataclasses.replace(plan, seed=5), lambda done, total, cell: progress.append(done))
+    assert progress[0] == 0
 
 
 def test_changed_code_is_another_run(tmp_path, monkeypatch):
@@ -182,9 +182,9 @@ def test_compare_simulated(tmp_path, capsys):
     common = [*COMPARE, "--out", str(tmp_path)]
     simulated = json.loads(run_command(capsys, *common, "--arrivals", "3000", "--reps", "5").stdout)
     assert simulated["first"] == "sed"
-    found = simulated["differences"]["jsq"]["mean_response"]
-    assert found["verdict"] == "worse"
-    assert found["low"] > 0
+    result = simulated["differences"]["jsq"]["mean_response"]
+    assert result["verdict"] == "worse"
+    assert result["low"] > 0
 
 
 @pytest.mark.slow

@@ -188,6 +188,6 @@ def test_the_study_of_several_dispatchers_is_whole(tmp_path):
     (main, robust) = study.tables(results)
     assert (main.row_count, robust.row_count) == (len(partial.RULES), len(partial.ROBUST))
     assert len(study.rows(results)) == len(results)
-    assert [each.holds for each in study.verdicts(results, "quick")][:4] == [True, False, True, True]
+    assert [verdict.holds for verdict in study.verdicts(results, "quick")][:4] == [True, False, True, True]
     study.draw(results, tmp_path / "x.png")
     assert (tmp_path / "x.png").read_bytes()[:4] == b"\x89PNG"

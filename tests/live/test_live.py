@@ -54,11 +54,11 @@ async def test_two_policies_of_one_seed_meet_the_same_work():
     offsets, services = poisson(100.0, 1.0), {}
     for policy in ("jsq", "round_robin"):
         async with live_system(policy, POOLS) as system, aiohttp.ClientSession() as session:
-            told = []
+            timings = []
             for _ in offsets[:20]:
                 async with session.get(system.url) as answer:
-                    told.append((answer.headers["X-Pool"], answer.headers["Server-Timing"]))
-            services[policy] = [timing for pool, timing in told if pool == "small"]
+                    timings.append((answer.headers["X-Pool"], answer.headers["Server-Timing"]))
+            services[policy] = [timing for pool, timing in timings if pool == "small"]
     n = min(map(len, services.values()))
     assert n >= 10
     assert services["jsq"][:n] == services["round_robin"][:n]

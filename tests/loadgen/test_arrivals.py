@@ -68,14 +68,14 @@ def test_a_process_of_varying_rate_has_the_mean_it_says(text, lam):
 
 def test_bursts_are_burstier_and_waves_follow_the_clock():
     def counts(text):
-        process, found, at = parse(text, 10.0, Random(1)), [0] * 200, 0.0
+        process, result, at = parse(text, 10.0, Random(1)), [0] * 200, 0.0
         while (at := process.next_arrival(at)) < 2000.0:
-            found[int(at / 10)] += 1
-        return found
+            result[int(at / 10)] += 1
+        return result
 
-    def dispersion(found):
-        mean = sum(found) / len(found)
-        return sum((count - mean) ** 2 for count in found) / len(found) / mean
+    def dispersion(result):
+        mean = sum(result) / len(result)
+        return sum((count - mean) ** 2 for count in result) / len(result) / mean
 
     assert dispersion(counts("poisson")) == pytest.approx(1.0, abs=0.4)
     assert dispersion(counts("mmpp:ratio=9,period=60")) > 10
@@ -108,9 +108,9 @@ def test_gamma_gaps_have_the_mean_and_the_spread_they_say(burstiness):
 
 
 def test_on_and_off():
-    found = schedule(parse("onoff:on=0.5,off=1.5", 40.0, Random(2)), 4000.0)
-    assert abs(len(found) / 4000.0 - 40.0) < 4 * 40.0 * math.sqrt(2 / (4000.0 / 2))
-    silent = np.diff(found) > 0.25  # at 160 a second no gap inside a burst is that long
+    result = schedule(parse("onoff:on=0.5,off=1.5", 40.0, Random(2)), 4000.0)
+    assert abs(len(result) / 4000.0 - 40.0) < 4 * 40.0 * math.sqrt(2 / (4000.0 / 2))
+    silent = np.diff(result) > 0.25  # at 160 a second no gap inside a burst is that long
     assert silent.sum() * 2.0 == pytest.approx(4000.0, rel=0.2)
 
 
@@ -130,11 +130,11 @@ def test_stages_end_and_are_never_stretched():
     stages = parse_stages("10s@50,1m@50..200,5s@0")
     assert stages == [Stage(10, 50, 50), Stage(60, 50, 200), Stage(5, 0, 0)]
     even = Stages(Constant(1.0), stages)
-    found = schedule(even, 100.0)
-    assert len(found) == 8000, "500 and 7,500"
-    assert found[499] == pytest.approx(10.0), "an arrival is where the expected number reaches its own"
-    assert found[-1] == pytest.approx(70.0)
-    assert np.searchsorted(found, 40.0) == pytest.approx(500 + 30 * (50 + 125) / 2, abs=1)
+    result = schedule(even, 100.0)
+    assert len(result) == 8000, "500 and 7,500"
+    assert result[499] == pytest.approx(10.0), "an arrival is where the expected number reaches its own"
+    assert result[-1] == pytest.approx(70.0)
+    assert np.searchsorted(result, 40.0) == pytest.approx(500 + 30 * (50 + 125) / 2, abs=1)
     assert [even.rate(at) for at in (0, 10, 40, 69.999, 72, 80)] == pytest.approx([50, 50, 125, 200, 0, 0], rel=1e-3)
 
 

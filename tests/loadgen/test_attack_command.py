@@ -1,5 +1,4 @@
-"""`lased-loadgen attack` as a person runs it: real processes, on a server of ours, to the exit code and the last
-file."""
+"""The command `lased-loadgen attack` with real sending processes: exit codes, signals, and the files of a run."""
 
 import asyncio
 import gzip
@@ -24,7 +23,7 @@ from tests.loadgen.command import run_command
 
 @pytest.fixture(scope="module")
 def server():
-    """Answers /ok at once, /slow after half a second, /no with a 503, /never not at all; tells X-Pool."""
+    """Responds to /ok at once, to /slow after half a second, to /no with 503, to /never not at all; sends X-Pool."""
 
     async def handle(request):
         await request.read()
@@ -149,7 +148,7 @@ def test_a_signal_ends_the_sending_and_what_is_open_is_waited_for(server, number
     assert set(Path(tempfile.gettempdir()).glob("lased-attack-*")) <= before
 
 
-def test_a_second_signal_breaks_off(server):
+def test_a_second_signal_ends_the_run_without_a_result(server):
     with subprocess.Popen(command(server + "/never", "--rate", "40", "--duration", "60"), text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
         senders = children(process)
@@ -163,7 +162,7 @@ def test_a_second_signal_breaks_off(server):
     assert not any(sender.is_running() for sender in senders)
 
 
-def test_any_sending_process_that_dies_is_told_at_once(server):
+def test_any_sending_process_that_dies_is_reported_at_once(server):
     words = command(server + "/ok", "--rate", "40", "--duration", "60", "--processes", "3")
     with subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         senders = children(process)
@@ -185,7 +184,7 @@ def test_a_cap_and_a_drain_are_those_of_the_run_however_many_send(server, attack
 
 
 @pytest.mark.slow
-def test_a_result_is_told_whatever_happens_to_its_folder_or_its_watcher(server, tmp_path):
+def test_a_result_is_reported_whatever_happens_to_its_folder_or_its_terminal(server, tmp_path):
     words = command(server + "/ok", "--rate", "50", "--duration", "1.5", "--json", "--out", tmp_path / "run")
     with subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         children(process)
@@ -213,13 +212,13 @@ def test_sending_processes_do_not_outlive_the_one_that_started_them(server):
 def children(process):
     """The sending processes, once they run."""
     for _ in range(200):
-        found = [
+        result = [
             child
             for child in psutil.Process(process.pid).children()
             if "loadgen.attack.worker_process" in child.cmdline()
         ]
         wanted = int(process.args[process.args.index("--processes") + 1]) if "--processes" in process.args else 1
-        if len(found) == wanted and all(len(child.net_connections()) > 0 for child in found):
-            return found
+        if len(result) == wanted and all(len(child.net_connections()) > 0 for child in result):
+            return result
         time.sleep(0.05)
     raise AssertionError("no sending process is connected")

@@ -1,4 +1,4 @@
-"""Plans: processes of every kind, changing rates, traces, and who is sent what by whom; all by seed."""
+"""Plans: traces, targets, bodies and sending processes, all determined by the seed; and mistakes in them."""
 
 import gzip
 import math
@@ -39,7 +39,7 @@ def test_a_trace_that_is_none_is_refused_by_line(tmp_path, text, message):
         list(trace(path))
 
 
-def test_half_a_gzip_file_is_told(tmp_path):
+def test_half_a_gzip_file_is_reported(tmp_path):
     path = tmp_path / "trace.csv.gz"
     path.write_bytes(gzip.compress(b"1\n" * 10_000)[:-20])
     with pytest.raises(ValueError, match="cut short"):

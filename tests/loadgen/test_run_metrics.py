@@ -1,4 +1,4 @@
-"""The load generator's metrics: what was planned, sent, late and answered."""
+"""The load generator's own metrics: planned, sent, late and finished requests."""
 
 import asyncio
 import urllib.request
@@ -15,7 +15,7 @@ from loadgen.attack.records import Records
 from loadgen.attack.targets import Request
 
 
-async def test_a_run_is_told_as_it_goes():
+async def test_a_run_is_reported_while_it_lasts():
     async def answer(request):
         return web.Response(status=200 if request.path == "/" else 503)
 
