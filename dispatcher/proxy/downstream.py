@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import sys
 from collections.abc import Callable
 from enum import Enum, auto
 
@@ -73,7 +74,7 @@ class ClientConnection(Connection):
         on_closed: Callable[[ClientConnection], None],
     ) -> None:
         loop = asyncio.get_running_loop()
-        super().__init__(loop, context.settings.limits.head_bytes)
+        super().__init__(loop, context.settings.limits.head_bytes or sys.maxsize)
         self._context = context
         self._settings: LiveSettings = context.settings
         self._on_opened = on_opened
