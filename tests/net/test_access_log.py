@@ -9,7 +9,6 @@ from dispatcher.errors import StartError
 from dispatcher.telemetry import writer
 from dispatcher.telemetry.access_log import AccessLog
 from dispatcher.telemetry.writer import LineWriter
-from tests.net.harness import eventually, front, get
 
 
 def flush(f):

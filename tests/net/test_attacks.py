@@ -9,25 +9,8 @@ import pytest
 from dispatcher.platform.sockets import Address
 from dispatcher.proxy.connection_pool import ConnectionPool, Target
 from dispatcher.settings import LiveSettings
-from tests.net.harness import answer_ok, eventually, front, get, status
 
-OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 SHORT = {"head": 5.0, "keepalive": 5.0, "answer": 5.0, "idle": 0.2}
-
-
-def pouring(head, total=64 << 20):
-    async def script(wire):
-        await wire.until(b"\r\n\r\n")
-        await wire.send(head)
-        for _ in range(total >> 16):
-            await wire.send(b"x" * 65536)
-
-    return script
-
-
-async def gone(f):
-    await eventually(lambda: repr(f.service.listener).startswith("<Listener 0 connections"), repr(f.service.listener))
-    await f.wait_idle()
 
 
 @pytest.mark.parametrize("goes_on", ["ends", "trickles"])
@@ -43,7 +26,7 @@ async def test_a_client_that_does_not_read_is_let_go_whatever_it_sends(goes_on):
                 await asyncio.sleep(0.02)
         except ConnectionError:
             pass  # let go already
-        await gone(f)
+        await all_clients_gone(f)
 
 
 async def test_a_refused_client_that_reads_nothing_is_let_go(monkeypatch):
@@ -51,7 +34,7 @@ async def test_a_refused_client_that_reads_nothing_is_let_go(monkeypatch):
     async with front() as f:
         client = await f.client()
         await client.send(b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n")
-        await gone(f)
+        await all_clients_gone(f)
         assert client.writer.transport is not None
 
 
@@ -68,7 +51,7 @@ async def test_an_answer_that_is_not_taken_does_not_keep_its_connection():
         client.writer.transport.pause_reading()
         requests = get() * 400 + get("/", "Connection: close")
         await client.send(requests)
-        await gone(f)
+        await all_clients_gone(f)
 
 
 @pytest.mark.parametrize("framing", ["Transfer-Encoding: chunked", "X: until the end"])
@@ -119,22 +102,16 @@ async def test_a_connection_whose_request_was_not_taken_is_not_used_again():
         body = b"x" * (8 << 20)
         sending = asyncio.ensure_future(client.send(get("/", f"Content-Length: {len(body)}", method="POST") + body))
         assert status(await client.message()) == 200
-        await gone(f)
+        await all_clients_gone(f)
         await asyncio.gather(sending, return_exceptions=True)
-        assert f.service.pool_connections["p0"].take_idle() is None
+        assert pool_connections(f).take_idle() is None
         go.set()
-
-
-async def waits_for_the_body(wire):
-    while True:
-        await wire.message()
-        await wire.send(OK)
 
 
 @pytest.mark.parametrize("answer", [0.1, 0.2, 0.4])
 async def test_a_client_that_stalls_its_upload_is_not_its_pools_fault(answer):
     timeouts = {"answer": answer, "idle": 0.2}
-    async with front(waits_for_the_body, waits_for_the_body, timeouts=timeouts, health={"passive_failures": 1}) as f:
+    async with front(Recorder(), Recorder(), timeouts=timeouts, health={"passive_failures": 1}) as f:
         for _ in range(3):
             client = await f.client()
             await client.send(get("/", "Content-Length: 10", method="POST") + b"half")
@@ -207,7 +184,7 @@ async def test_a_report_that_cannot_be_true_is_not_believed(told):
 
 
 async def test_a_slow_upload_is_not_a_slow_service():
-    async with front(waits_for_the_body, policy="greedy") as f:
+    async with front(Recorder(), policy="greedy") as f:
         client = await f.client()
         await client.send(get("/", "Content-Length: 10", method="POST") + b"half")
         await eventually(lambda: f.in_flight == [1])

@@ -7,7 +7,6 @@ import aiohttp
 import pytest
 
 from dispatcher.registry import registered
-from tests.net.harness import Pool, answer_ok, eventually, front, get, status
 
 TOKEN = "0123456789abcdef-secret"  # noqa: S105 - of these tests only
 
@@ -24,10 +23,6 @@ async def call(f, method, path, body=None, **headers):
         return answer.status, json.loads(text) if answer.content_type == "application/json" else text
 
 
-def inside(f):
-    return [pool.id for pool in f.service.router.fleet.pools]
-
-
 async def test_pools_come_are_drained_and_go():
     async with front() as f:
         fresh = await Pool(answer_ok).open()
@@ -35,9 +30,9 @@ async def test_pools_come_are_drained_and_go():
         code, there = await call(f, "POST", "/pools", entry)
         assert code == 201
         assert [(pool["name"], pool["guess"]) for pool in there["pools"]] == [("p0", 1.0), ("new", 7.5)]
-        assert inside(f) == ["p0", "new"]
+        assert routable_pools(f) == ["p0", "new"]
         assert (await call(f, "POST", "/pools/p0/drain"))[0] == 200
-        assert inside(f) == ["new"]
+        assert routable_pools(f) == ["new"]
         assert (await f.ask(get("/here")))[1] == b"/here"
         assert f.pools[0].connections == []
         assert (await call(f, "POST", "/pools/p0/undrain"))[0] == 200

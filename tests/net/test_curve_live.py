@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from tests.net.harness import answer_ok, front, get, status
 
 
 async def slow_ok(wire):

@@ -16,7 +16,6 @@ from rich.console import Console
 from dispatcher.admin import dashboard
 from dispatcher.admin.dashboard import MAX_VIEWERS, content_security_policy
 from dispatcher.top import picture
-from tests.net.harness import answer_ok, front, get
 
 TOKEN = "0123456789abcdef-page"  # noqa: S105 - of these tests only
 

@@ -3,7 +3,6 @@
 import asyncio
 
 from dispatcher.core.policy import Recorder
-from tests.net.harness import front
 
 GET = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n"
 PAUSE = 0.15  # seconds

@@ -6,7 +6,6 @@ import pytest
 
 from dispatcher.http.forwarded import Peer
 from dispatcher.http.request import forward_request, parse_request
-from tests.net.harness import get
 
 TRUSTED = [ip_network("10.0.0.0/8"), ip_network("fd00::/8")]
 

@@ -5,42 +5,25 @@ import re
 
 import pytest
 
-from tests.net.harness import answer_ok, eventually, front, get, status
-
-
-def recorder(answer=b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"):
-    """A script that keeps what it reads."""
-
-    async def script(wire):
-        while True:
-            script.seen.append(await wire.message())
-            await wire.send(answer)
-
-    script.seen = []
-    return script
-
-
-def lines(head):
-    return head.split(b"\r\n")[1:-2]
 
 
 async def test_target_and_fields_pass_byte_for_byte():
-    script = recorder()
+    script = Recorder()
     async with front(script) as f:
         fields = ["X-Odd: caf\xe9 \xff", "x-CASE: kept", "X-Twice: 1", "X-Twice: 2", "Cookie: a=b; c"]
         await f.ask(get("/a//b/%zz?q=%41&x[]=1", *fields, host="Example.test:81"))
-    head, _ = script.seen[0]
+    head, _ = script.requests[0]
     assert head.startswith(b"GET /a//b/%zz?q=%41&x[]=1 HTTP/1.1\r\nHost: Example.test:81\r\n")
-    assert [line for line in lines(head) if line.lower().startswith((b"x-odd", b"x-case", b"x-tw", b"cookie"))] == [
+    assert [line for line in header_lines(head) if line.lower().startswith((b"x-odd", b"x-case", b"x-tw", b"cookie"))] == [
         b"X-Odd: caf\xe9 \xff", b"x-CASE: kept", b"X-Twice: 1", b"X-Twice: 2", b"Cookie: a=b; c",
     ]  # fmt: skip
 
 
 async def test_it_adds_who_asked_and_nothing_else():
-    script = recorder()
+    script = Recorder()
     async with front(script) as f:
         await f.ask(get("/", "X-Forwarded-For: 6.6.6.6", "X-Forwarded-Proto: gopher"))
-    *fields, forwarded, via = lines(script.seen[0][0])
+    *fields, forwarded, via = header_lines(script.requests[0][0])
     assert re.fullmatch(rb'Forwarded: for="127.0.0.1:[0-9]+";host="test";proto=http', forwarded)
     assert fields == [
         b"Host: test", b"X-Forwarded-For: 127.0.0.1", b"X-Forwarded-Proto: http", b"X-Forwarded-Host: test",
@@ -50,7 +33,7 @@ async def test_it_adds_who_asked_and_nothing_else():
 
 
 async def test_fields_of_one_hop_and_those_nominated_do_not_pass():
-    script = recorder(
+    script = Recorder(
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: x-up\r\nX-Up: 1\r\nKeep-Alive: 5\r\nX-Stays: 1\r\n\r\nok"
     )
     async with front(script) as f:
@@ -65,7 +48,7 @@ async def test_fields_of_one_hop_and_those_nominated_do_not_pass():
                 "X-Stays: 1",
             )
         )
-    sent = script.seen[0][0].lower()
+    sent = script.requests[0][0].lower()
     for name in (b"x-mine", b"keep-alive", b"te:", b"connection"):
         assert b"\r\n" + name not in sent
     assert b"x-stays" in sent
@@ -75,12 +58,12 @@ async def test_fields_of_one_hop_and_those_nominated_do_not_pass():
 
 
 async def test_host_and_length_cannot_be_nominated_away():
-    script = recorder()
+    script = Recorder()
     async with front(script) as f:
         await f.ask(
             get("/", "Connection: host, content-length, x-forwarded-for", "Content-Length: 5", method="POST") + b"hello"
         )
-    head, body = script.seen[0]
+    head, body = script.requests[0]
     assert b"Host: test" in head
     assert body == b"hello"
     assert b"X-Forwarded-For: 127.0.0.1" in head
@@ -140,11 +123,11 @@ async def test_bodies_pass_in_both_directions(framing):
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "POST", "FOO", "QUERY"])
 async def test_any_method_may_carry_a_body(method):
-    script = recorder()
+    script = Recorder()
     async with front(script) as f:
         await f.ask(get("/", "Content-Length: 5", method=method) + b"hello")
-    assert script.seen[0][0].startswith(method.encode() + b" / ")
-    assert script.seen[0][1] == b"hello"
+    assert script.requests[0][0].startswith(method.encode() + b" / ")
+    assert script.requests[0][1] == b"hello"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +139,7 @@ async def test_any_method_may_carry_a_body(method):
     ],
 )
 async def test_an_answer_to_head_has_no_body_whatever_its_head_says(answer):
-    async with front(recorder(answer)) as f:
+    async with front(Recorder(answer)) as f:
         client = await f.client()
         for _ in range(3):
             await client.send(get("/", method="HEAD"))
@@ -167,7 +150,7 @@ async def test_an_answer_to_head_has_no_body_whatever_its_head_says(answer):
 
 @pytest.mark.parametrize("code", [204, 304])
 async def test_answers_without_a_body(code):
-    async with front(recorder(b"HTTP/1.1 %d X\r\nETag: e\r\n\r\n" % code)) as f:
+    async with front(Recorder(b"HTTP/1.1 %d X\r\nETag: e\r\n\r\n" % code)) as f:
         client = await f.client()
         for _ in range(3):
             await client.send(get())
@@ -190,7 +173,7 @@ async def test_an_answer_that_ends_with_its_connection_becomes_chunked():
 
 
 async def test_an_http_1_0_client_gets_plain_bytes_and_the_end_of_the_connection():
-    chunked = recorder(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
+    chunked = Recorder(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
     async with front(chunked) as f:
         client = await f.client()
         await client.send(b"GET / HTTP/1.0\r\n\r\n")
@@ -257,10 +240,10 @@ async def test_an_early_answer_to_a_large_upload_reaches_the_client():
     ("http://other:81/p?q", b"/p?q", b"other:81"), ("http://other?q", b"/?q", b"other"), ("HTTP://o", b"/", b"o"),
 ])  # fmt: skip
 async def test_an_absolute_target_overrules_host(target, upstream, host):
-    script = recorder()
+    script = Recorder()
     async with front(script) as f:
         await f.ask(get(target, host="ignored"))
-    assert script.seen[0][0].startswith(b"GET " + upstream + b" HTTP/1.1\r\nHost: " + host + b"\r\n")
+    assert script.requests[0][0].startswith(b"GET " + upstream + b" HTTP/1.1\r\nHost: " + host + b"\r\n")
 
 
 async def test_a_slow_reader_holds_its_pool_back_and_memory_flat():
@@ -333,7 +316,7 @@ async def test_a_slow_pool_holds_its_client_back():
 
 
 async def test_what_the_pool_says_of_its_service_time_is_believed_and_passed_on():
-    script = recorder(b"HTTP/1.1 200 OK\r\nServer-Timing: db;dur=1, service;dur=0.25\r\nContent-Length: 0\r\n\r\n")
+    script = Recorder(b"HTTP/1.1 200 OK\r\nServer-Timing: db;dur=1, service;dur=0.25\r\nContent-Length: 0\r\n\r\n")
     async with front(script, policy="greedy") as f:
         head, _ = await f.ask(get())
         assert b"Server-Timing: db;dur=1, service;dur=0.25" in head
@@ -344,7 +327,7 @@ async def test_what_the_pool_says_of_its_service_time_is_believed_and_passed_on(
 
 @pytest.mark.parametrize("code", [404, 500, 503])
 async def test_errors_teach_no_rate(code):
-    script = recorder(b"HTTP/1.1 %d No\r\nServer-Timing: service;dur=0.001\r\nContent-Length: 0\r\n\r\n" % code)
+    script = Recorder(b"HTTP/1.1 %d No\r\nServer-Timing: service;dur=0.001\r\nContent-Length: 0\r\n\r\n" % code)
     async with front(script, policy="greedy") as f:
         await f.ask(get())
         await f.wait_idle()

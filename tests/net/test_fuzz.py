@@ -5,7 +5,6 @@ import asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.net.harness import front, get
 
 WORDS = [
     b"GET ", b"POST ", b"OPTIONS * ", b"/ ", b"/%zz ", b"http://a/b ", b"HTTP/1.1\r\n", b"HTTP/1.0\r\n",

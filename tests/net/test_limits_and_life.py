@@ -4,8 +4,6 @@ import asyncio
 
 import pytest
 
-from tests.net.harness import answer_ok, eventually, front, get, status
-from tests.net.test_trouble import OK, silent
 
 
 async def test_a_head_has_an_absolute_deadline():

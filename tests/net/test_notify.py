@@ -13,9 +13,8 @@ import pytest
 
 from dispatcher.errors import ConfigError
 from dispatcher.platform.systemd import Notifier
-from tests.net.harness import answer_ok, front
 
-WAIT = 10.0
+MAX_WAIT_SECONDS = 10.0
 
 
 class Manager:
@@ -24,7 +23,7 @@ class Manager:
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind("\0" + path[1:] if path.startswith("@") else path)
-        self.socket.settimeout(WAIT)
+        self.socket.settimeout(MAX_WAIT_SECONDS)
         self.environment = {"NOTIFY_SOCKET": path, "KEPT": "1"}
 
     def heard(self):
@@ -43,7 +42,7 @@ class Manager:
         self.socket.setblocking(False)
         with pytest.raises(BlockingIOError):
             self.socket.recv(4096)
-        self.socket.settimeout(WAIT)
+        self.socket.settimeout(MAX_WAIT_SECONDS)
         return True
 
 
@@ -143,7 +142,7 @@ async def test_a_loop_that_stalls_says_nothing(manager, failures):
      {"WATCHDOG_PID": "1", "WATCHDOG_USEC": "1000"}],
 )  # fmt: skip
 async def test_no_watchdog_where_none_is_wanted(manager, given):
-    await asyncio.wait_for(Notifier(manager.environment | given, pytest.fail).watch(), WAIT)
+    await asyncio.wait_for(Notifier(manager.environment | given, pytest.fail).watch(), MAX_WAIT_SECONDS)
     assert manager.silent()
 
 
@@ -154,7 +153,7 @@ async def test_nothing_is_sent_where_nobody_listens(given):
     with notifier.reloading():
         pass
     notifier.stopping()
-    await asyncio.wait_for(notifier.watch(), WAIT)
+    await asyncio.wait_for(notifier.watch(), MAX_WAIT_SECONDS)
 
 
 def test_a_manager_that_is_gone_is_reported_and_endured(tmp_path, failures):
@@ -166,7 +165,7 @@ def test_a_manager_that_does_not_read_holds_nobody_up_for_long(manager, notifier
     began = time.monotonic()
     while not failures:
         notifier.ready()
-    assert time.monotonic() - began < WAIT
+    assert time.monotonic() - began < MAX_WAIT_SECONDS
     assert failures[0].startswith("READY: ")
 
 
@@ -206,7 +205,7 @@ def test_the_life_of_the_command(manager):
             assert manager.until("READY") == {"READY": "1", "STATUS": ""}
             process.send_signal(signal.SIGTERM)
             assert manager.until("STOPPING") == {"STOPPING": "1"}
-            _, told = process.communicate(timeout=WAIT)
+            _, told = process.communicate(timeout=MAX_WAIT_SECONDS)
             assert process.returncode == 0, told
         finally:
             process.kill()

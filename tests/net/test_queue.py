@@ -2,8 +2,6 @@
 
 import asyncio
 
-from tests.net.harness import Pool, answer_ok, eventually, front, get, status
-from tests.net.test_reload import with_pools
 
 
 class Gates:
@@ -23,22 +21,16 @@ class Gates:
             await wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
 
-async def ask(f, target):
-    client = await f.client()
-    await client.send(get(target))
-    return client
-
-
 def limited(gates, **queue):
     return front(gates, gates, max_in_flight=1, queue=queue)
 
 
 async def three(f, gates):
     """Two that are being served and one that waits."""
-    clients = [await ask(f, f"/{i}") for i in range(2)]
+    clients = [await f.begin(get(f"/{i}")) for i in range(2)]
     await eventually(lambda: len(gates.seen) == 2)
-    clients.append(await ask(f, "/2"))
-    await eventually(lambda: len(f.service.context.queue) > 0)
+    clients.append(await f.begin(get("/2")))
+    await eventually(lambda: len(queue(f)) > 0)
     return clients
 
 
@@ -53,7 +45,7 @@ async def test_it_waits_and_goes_where_room_is():
             gate.set()
         assert [status(await client.message()) for client in clients] == [200] * 3
         await f.wait_idle()
-        assert len(f.service.context.queue) == 0
+        assert len(queue(f)) == 0
 
 
 async def test_nobody_overtakes():
@@ -61,8 +53,8 @@ async def test_nobody_overtakes():
     async with limited(gates) as f:
         clients = await three(f, gates)
         for i in range(3, 6):
-            clients.append(await ask(f, f"/{i}"))
-            await eventually(lambda: len(f.service.context.queue) == len(clients) - 2)
+            clients.append(await f.begin(get(f"/{i}")))
+            await eventually(lambda: len(queue(f)) == len(clients) - 2)
         for i in range(6):
             await eventually(lambda i=i: f"/{i}" in gates.gates)
             gates.gates[f"/{i}"].set()
@@ -75,8 +67,8 @@ async def test_one_that_leaves_while_it_waits_is_never_sent_and_the_next_goes():
     gates = Gates()
     async with limited(gates) as f:
         clients = await three(f, gates)
-        clients.append(await ask(f, "/3"))
-        await eventually(lambda: len(f.service.context.queue) == 2)
+        clients.append(await f.begin(get("/3")))
+        await eventually(lambda: len(queue(f)) == 2)
         gates.gates["/0"].set()
         clients[2].reset()
         await eventually(lambda: "/3" in gates.seen or "/2" in gates.seen)
@@ -86,7 +78,7 @@ async def test_one_that_leaves_while_it_waits_is_never_sent_and_the_next_goes():
             await asyncio.sleep(0.02)
         assert status(await clients[3].message()) == 200
         await f.wait_idle()
-        assert len(f.service.context.queue) == 0
+        assert len(queue(f)) == 0
 
 
 async def test_a_full_queue_and_a_long_wait_are_503_and_counted():
@@ -107,7 +99,7 @@ async def test_a_full_queue_and_a_long_wait_are_503_and_counted():
 
 
 async def opened(f, gates, target):
-    client = await ask(f, target)
+    client = await f.begin(get(target))
     await eventually(lambda: target in gates.gates)
     gates.gates[target].set()
     return await client.message()

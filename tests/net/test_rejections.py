@@ -6,25 +6,7 @@ from random import Random
 import pytest
 
 from dispatcher.policies.exp3_ix import Exp3Ix
-from tests.net.harness import answer_ok, front, get, status
 
-FINE = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine"
-
-
-def busy(code=503, *fields):
-    """A pool that never has room."""
-    head = b"HTTP/1.1 %d No\r\nContent-Length: 0\r\n" % code + b"".join(field + b"\r\n" for field in fields)
-
-    async def script(wire):
-        while True:
-            await wire.message()
-            await wire.send(head + b"\r\n")
-
-    return script
-
-
-async def closed(wire):
-    wire.close()
 
 
 def policy_of(f):
@@ -33,7 +15,7 @@ def policy_of(f):
 
 @pytest.mark.parametrize("code", [503, 429])
 async def test_a_pool_that_turns_requests_away_is_drawn_less_and_not_ejected(code):
-    async with front(busy(code), answer_ok, policy="exp3_ix") as f:
+    async with front(answers(code, b""), answer_ok, policy="exp3_ix") as f:
         answers = [status(await f.ask(get())) for _ in range(60)]
         away = answers.count(code)
         assert answers.count(200) == 60 - away
@@ -44,13 +26,13 @@ async def test_a_pool_that_turns_requests_away_is_drawn_less_and_not_ejected(cod
         assert f.metric("lased_choice_probability", pool="p0") == pytest.approx(policy_of(f).probabilities()["p0"])
         assert f.metric("lased_pool_up", pool="p0") == 1
         assert f.metric("lased_upstream_errors_total", pool="p0", reason=str(code)) == 0
-        assert f.service.health._states["p0"].consecutive_failures == 0
+        assert consecutive_failures(f, "p0") == 0
         await f.wait_idle()
 
 
 async def test_a_resend_is_a_send_of_its_own_and_spends_the_budget():
     retry = {"on": ["503"], "budget": 0.0, "per_second": 0.3}  # three at once, and no more for a while
-    async with front(busy(), busy(), answer_ok, policy="exp3_ix", retry=retry) as f:
+    async with front(answers(503, b""), answers(503, b""), answer_ok, policy="exp3_ix", retry=retry) as f:
         answers = [status(await f.ask(get())) for _ in range(30)]
         resent = f.metric("lased_retries_total", reason="503")
         assert policy_of(f).sends == 30 + resent
@@ -61,7 +43,7 @@ async def test_a_resend_is_a_send_of_its_own_and_spends_the_budget():
 
 async def test_a_try_that_is_resent_teaches_too():
     retry = {"on": ["503"], "budget": 1.0}
-    async with front(busy(), answer_ok, policy="exp3_ix", retry=retry) as f:
+    async with front(answers(503, b""), answer_ok, policy="exp3_ix", retry=retry) as f:
         assert {status(await f.ask(get())) for _ in range(40)} == {200}
         assert policy_of(f).losses[0] > 0
         assert policy_of(f).losses[1] == 0
@@ -69,7 +51,7 @@ async def test_a_try_that_is_resent_teaches_too():
 
 
 async def test_retry_after_is_heeded():
-    async with front(busy(503, b"Retry-After: 30"), answer_ok, policy="exp3_ix") as f:
+    async with front(answers(503, b"", b"Retry-After: 30"), answer_ok, policy="exp3_ix") as f:
         assert [status(await f.ask(get())) for _ in range(40)].count(503) == 1
         assert set(policy_of(f).resting) == {"p0"}
 
@@ -100,7 +82,7 @@ async def test_no_answer_in_time_is_a_rejection_and_a_broken_connection_is_not()
 
 async def test_to_other_policies_it_stays_a_failure():
     async with front(
-        busy(503, b"Retry-After: 1"), answer_ok, policy="round_robin", health={"passive_failures": 3}
+        answers(503, b"", b"Retry-After: 1"), answer_ok, policy="round_robin", health={"passive_failures": 3}
     ) as f:
         for _ in range(10):
             await f.ask(get())
@@ -110,7 +92,7 @@ async def test_to_other_policies_it_stays_a_failure():
 
 
 async def test_after_a_change_of_policy_rejections_are_heard_or_not():
-    async with front(busy(), answer_ok, policy="round_robin") as f:
+    async with front(answers(503, b""), answer_ok, policy="round_robin") as f:
         f.service.router.switch(Exp3Ix(rng=Random(1)), 1e9)
         assert f.service.registry.get_sample_value("lased_pool_rejections_total", {"pool": "p0"}) == 0
         for _ in range(20):

@@ -13,38 +13,15 @@ import pytest
 from dispatcher import registry
 from dispatcher.config import Config
 from dispatcher.errors import ConfigError
-from tests.net.harness import Pool, answer_ok, eventually, front, get, status
-
-
-def with_pools(service, *pools, **change):
-    """The configuration in force with other pools, (name, port)s."""
-    data = service.config.model_dump() | change
-    data["pools"] = [{"name": name, "url": f"http://127.0.0.1:{port}", **more} for name, port, more in pools]
-    return Config.model_validate(data)
-
-
-class Held:
-    """A pool that answers when it is told to."""
-
-    def __init__(self):
-        self.gate = asyncio.Event()
-        self.seen = 0
-
-    async def __call__(self, wire):
-        while True:
-            await wire.until(b"\r\n\r\n")
-            self.seen += 1
-            await self.gate.wait()
-            await wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nold")
 
 
 async def test_a_pool_joins_and_one_leaves_with_requests_in_flight():
-    held = Held()
+    held = Gated(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nold")
     async with front(held) as f:
         clients = [await f.client() for _ in range(3)]
         for client in clients:
             await client.send(get())
-        await eventually(lambda: held.seen == 3)
+        await eventually(lambda: len(held.heads) == 3)
         fresh = await Pool(answer_ok).open()
         f.service.take_over(with_pools(f.service, ("p0", f.pools[0].port, {}), ("new", fresh.port, {})))
         assert (await f.ask(get("/there")))[1] == b"/there", "the emptier one is the new one"
@@ -109,7 +86,7 @@ async def test_what_a_reload_cannot_do_is_refused_and_changes_nothing(change, me
 async def test_a_pool_with_unusable_authorities_changes_nothing(tmp_path):
     bad = {"name": "bad", "url": "https://127.0.0.1:9", "ca": str(tmp_path / "nowhere.pem")}
     async with front() as f:
-        before, policy, upstream = f.service.config, f.service.router.policy, f.service.pool_connections["p0"]
+        before, policy, upstream = f.service.config, f.service.router.policy, pool_connections(f)
         data = before.model_dump() | {"pools": [bad], "policy": {"name": "jsq"}, "limits": {"connections": 1}}
         with pytest.raises(ConfigError, match="pool 'bad': ca: cannot use"):
             f.service.take_over(Config.model_validate(data))

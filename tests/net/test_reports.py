@@ -4,7 +4,6 @@ import pytest
 
 from dispatcher.core.types import Report
 from dispatcher.http import load_report as orca
-from tests.net.harness import front
 
 
 @pytest.mark.parametrize(
@@ -37,7 +36,7 @@ def test_what_says_nothing(value):
     assert orca.parse(value, 1.0) is None
 
 
-def answers(value):
+def reporting(value):
     async def script(pool):
         while True:
             await pool.message()
@@ -54,7 +53,7 @@ VALUE = b"TEXT named_metrics.queue_depth=4"
 @pytest.mark.parametrize("read", [False, True])
 async def test_the_dispatcher_reads_it_and_clients_see_it_if_told(read, forward):
     settings = {"read": read, "forward": forward}
-    async with front(answers(VALUE), policy="partial_sed", reports=settings) as f:
+    async with front(reporting(VALUE), policy="partial_sed", reports=settings) as f:
         head, body = await f.ask(GET)
         assert body == b"ok"
         assert (b"endpoint-load-metrics" in head.lower()) is forward
@@ -64,7 +63,7 @@ async def test_the_dispatcher_reads_it_and_clients_see_it_if_told(read, forward)
 
 
 async def test_nonsense_does_no_harm():
-    async with front(answers(b"JSON " + b"{" * 3000), policy="partial_sed") as f:
+    async with front(reporting(b"JSON " + b"{" * 3000), policy="partial_sed") as f:
         head, body = await f.ask(GET)
         assert (head.split(b" ")[1], body) == (b"200", b"ok")
         await f.wait_idle()

@@ -6,22 +6,6 @@ import pytest
 
 from dispatcher.proxy.retry_budget import RetryBudget
 from dispatcher.settings import LiveSettings, Retry, Settings
-from tests.net.harness import answer_ok, front, get, status
-
-
-def says(answer, close=False):
-    """A pool that reads a whole request, answers so, and remembers the bodies."""
-
-    async def script(wire):
-        while True:
-            _, body = await wire.message()
-            script.bodies.append(body)
-            if answer is None:
-                return
-            await wire.send(answer)
-
-    script.bodies = []
-    return script
 
 
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy"
@@ -33,7 +17,7 @@ def put(body, method="PUT"):
 
 
 async def test_by_default_an_answer_is_an_answer():
-    first = says(BUSY)
+    first = Recorder(BUSY)
     async with front(first, answer_ok, policy="round_robin") as f:
         assert (await f.ask(get()))[1] == b"busy"
         assert first.bodies == [b""]
@@ -41,18 +25,18 @@ async def test_by_default_an_answer_is_an_answer():
 
 
 async def test_a_status_is_tried_at_another_pool_with_the_same_body_and_counts_against_the_first():
-    first, second = says(BUSY), says(FINE)
+    first, second = Recorder(BUSY), Recorder(FINE)
     async with front(first, second, policy="round_robin", retry={"on": ["503"]}) as f:
         assert (await f.ask(put(b"hello")))[1] == b"fine"
         assert (first.bodies, second.bodies) == ([b"hello"], [b"hello"])
         assert f.metric("lased_retries_total", reason="503") == 1
         assert f.metric("lased_upstream_errors_total", pool="p0", reason="503") == 1
-        assert f.service.health._states["p0"].consecutive_failures == 1
+        assert consecutive_failures(f, "p0") == 1
         await f.wait_idle()
 
 
 async def test_a_body_that_comes_in_pieces_is_replayed_whole():
-    first, second = says(BUSY), says(FINE)
+    first, second = Recorder(BUSY), Recorder(FINE)
 
     async def early(wire):
         await wire.until(b"\r\n\r\n")
@@ -82,7 +66,7 @@ async def test_a_body_that_comes_in_pieces_is_replayed_whole():
     ],
 )
 async def test_what_may_not_be_tried_again_gets_the_pools_answer(settings, request_, why):
-    first = says(BUSY)
+    first = Recorder(BUSY)
     async with front(first, first, policy="round_robin", retry=settings) as f:
         answer = await f.ask(request_)
         assert (status(answer), answer[1]) == (503, b"busy"), why
@@ -91,14 +75,14 @@ async def test_what_may_not_be_tried_again_gets_the_pools_answer(settings, reque
 
 
 async def test_with_leave_a_post_is_tried_again_too():
-    first, second = says(BUSY), says(FINE)
+    first, second = Recorder(BUSY), Recorder(FINE)
     async with front(first, second, policy="round_robin", retry={"on": ["503", "non_idempotent"]}) as f:
         assert (await f.ask(put(b"x", "POST")))[1] == b"fine"
         assert second.bodies == [b"x"]
 
 
 async def test_the_last_attempt_gives_what_it_got():
-    first = says(BUSY)
+    first = Recorder(BUSY)
     async with front(*[first] * 4, policy="round_robin", retry={"on": ["503"], "attempts": 3}) as f:
         assert (await f.ask(get()))[1] == b"busy"
         assert len(first.bodies) == 3
@@ -106,13 +90,13 @@ async def test_the_last_attempt_gives_what_it_got():
 
 
 async def test_nobody_else_is_there_to_try():
-    first = says(BUSY)
+    first = Recorder(BUSY)
     async with front(first, retry={"on": ["503", "reset"]}) as f:
         assert (await f.ask(get()))[1] == b"busy"
         assert len(first.bodies) == 1
 
 
-@pytest.mark.parametrize(("cause", "pool"), [("reset", says(None)), ("timeout", None)])
+@pytest.mark.parametrize(("cause", "pool"), [("reset", Pieces(then="close")), ("timeout", None)])
 async def test_silence_is_tried_elsewhere_if_that_is_asked_for(cause, pool):
     async def silent(wire):
         await wire.until(b"\r\n\r\n")
@@ -127,7 +111,7 @@ async def test_silence_is_tried_elsewhere_if_that_is_asked_for(cause, pool):
 
 
 async def test_a_client_that_leaves_is_not_tried_for_again():
-    second = says(FINE)
+    second = Recorder(FINE)
 
     async def waits(wire):
         await wire.until(b"\r\n\r\n")
@@ -160,7 +144,7 @@ def test_a_long_silence_saves_up_no_more_than_ten_seconds():
 
 
 async def test_pools_that_fail_do_not_double_the_load():
-    first = says(BUSY)
+    first = Recorder(BUSY)
     async with front(first, first, policy="round_robin", retry={"on": ["503"], "budget": 0.2, "per_second": 0.0}) as f:
         client = await f.client()
         for _ in range(100):

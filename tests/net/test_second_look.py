@@ -19,21 +19,9 @@ from dispatcher.errors import ConfigError, StartError
 from dispatcher.platform.sockets import Address, listen_on
 from dispatcher.proxy.request_body import RequestBody
 from dispatcher.proxy.resolver import Resolver
-from tests.net.harness import Pool, Wire, answer_ok, eventually, front, get, status
 
-UPGRADE = get("/ws", "Connection: Upgrade", "Upgrade: x")
-SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"
-
-
-def says(code, body=b"no", *fields):
-    more = b"".join(field + b"\r\n" for field in fields)
-
-    async def script(wire):
-        while True:
-            await wire.message()
-            await wire.send(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n%b\r\n%b" % (code, len(body), more, body))
-
-    return script
+UPGRADE_REQUEST = get("/ws", "Connection: Upgrade", "Upgrade: websocket")
+SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
 
 
 def changed(f, **pool):
@@ -84,7 +72,7 @@ async def test_an_address_that_swallows_everything_leaves_time_for_the_others(mo
             began = time.monotonic()
             for _ in range(4):
                 assert status(await f.ask(get("/", "Connection: close"))) == 200
-                f.service.pool_connections["p0"].take_idle().close()
+                pool_connections(f).take_idle().close()
             assert time.monotonic() - began < 0.9, "it is known to be dead after the first time"
             await good.close()
 
@@ -111,7 +99,7 @@ async def test_a_tunnel_through_tls_outlives_changes_that_are_none_of_its_busine
         f.service.control.drain_pool("p0", True)
         f.service.control.add_pool({"name": "safe", "url": url, "ca": str(tmp_path / "ca")})
         client = await f.client()
-        await client.send(UPGRADE)
+        await client.send(UPGRADE_REQUEST)
         await client.until(b"\r\n\r\n")
         f.service.control.drain_pool("p0", False)
         f.service.reloader.reload()
@@ -121,38 +109,14 @@ async def test_a_tunnel_through_tls_outlives_changes_that_are_none_of_its_busine
     server.close()
 
 
-class Abrupt:
-    """A pool of plain sockets that does not read all it is sent before it closes, so that a reset follows."""
-
-    def __init__(self):
-        self.listening, self.connections = socket.create_server(("127.0.0.1", 0)), []
-        threading.Thread(target=self.serve, daemon=True).start()
-
-    def serve(self):
-        connection, _ = self.listening.accept()
-        head = b""
-        while b"\r\n\r\n" not in head:
-            head += connection.recv(4096)
-        self.connections.append(connection)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.listening.close()
-
-    async def put_before(self, f):
-        f.service.reloader.amend(pools=[{"name": "t", "url": f"http://127.0.0.1:{self.listening.getsockname()[1]}"}])
-
-
 async def test_the_last_words_of_a_tunnel_are_heard_although_the_pool_did_not_listen():
     loop = asyncio.get_running_loop()
-    with Abrupt() as pool, socket.socket() as client:
+    with UnreadingPool() as pool, socket.socket() as client:
         async with front(answer_ok) as f:
-            await pool.put_before(f)
+            await pool.replace_pools_of(f)
             client.connect(f.address)
             client.setblocking(False)
-            await loop.sock_sendall(client, UPGRADE)
+            await loop.sock_sendall(client, UPGRADE_REQUEST)
             await eventually(lambda: pool.connections)
             pool.connections[0].sendall(SWITCH)
             head = b""
@@ -170,9 +134,9 @@ async def test_the_last_words_of_a_tunnel_are_heard_although_the_pool_did_not_li
 
 async def test_an_early_answer_is_heard_although_the_pool_did_not_listen():
     loop = asyncio.get_running_loop()
-    with Abrupt() as pool, socket.socket() as client:
+    with UnreadingPool() as pool, socket.socket() as client:
         async with front(answer_ok) as f:
-            await pool.put_before(f)
+            await pool.replace_pools_of(f)
             client.connect(f.address)
             client.setblocking(False)
             await loop.sock_sendall(client, get("/", "Content-Length: 100000", method="POST"))
@@ -208,7 +172,7 @@ async def test_much_behind_the_upgrade_request_is_the_tunnels(monkeypatch):
     monkeypatch.setattr(PoolConnection, "connection_made", narrow)
     async with front(slow, timeouts={"idle": 0.1, "tunnel": 30.0}) as f:
         client = await f.client()
-        client.writer.write(UPGRADE + b"x" * 200_000)
+        client.writer.write(UPGRADE_REQUEST + b"x" * 200_000)
         await asyncio.sleep(0.05)
         gate.set()
         await client.until(b"\r\n\r\n")
@@ -225,7 +189,7 @@ async def test_a_pool_that_switches_with_its_last_words_holds_no_ticket(monkeypa
             "dispatcher.proxy.upstream.unread_data", lambda _: [SWITCH]
         )  # what lay there when the reset was met
         client = await f.client()
-        await client.send(UPGRADE)
+        await client.send(UPGRADE_REQUEST)
         await client.rest()
         await f.wait_idle()
         assert f.metric("lased_internal_errors_total") == 0
@@ -249,9 +213,9 @@ async def test_a_tunnel_that_begins_when_its_pool_is_gone_ends_like_the_others()
         await wire.rest()
 
     async with front(switch, answer_ok, timeouts={"drain": 0.05}) as f:
-        gone = f.service.pool_connections["p0"]
+        gone = pool_connections(f)
         client = await f.client()
-        await client.send(UPGRADE)
+        await client.send(UPGRADE_REQUEST)
         await eventually(lambda: f.in_flight == [1, 0])
         f.service.control.remove_pool("p0")
         await asyncio.sleep(0.1)
@@ -265,7 +229,7 @@ async def test_a_tunnel_that_begins_when_its_pool_is_gone_ends_like_the_others()
 
 
 async def test_the_last_refusal_is_handed_on_in_the_pools_own_words():
-    busy = says(503, b"own words", b"Retry-After: 77")
+    busy = answers(503, b"own words", b"Retry-After: 77")
     async with front(busy, busy, policy="round_robin", retry={"on": ["503"], "attempts": 3}) as f:
         head, body = await f.ask(get())
         assert body == b"own words"
@@ -281,7 +245,7 @@ async def test_so_is_one_where_the_others_are_full():
         await gate.wait()
         await wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
-    async with front(says(503, b"own words"), held, policy="round_robin", max_in_flight=1, retry={"on": ["503"]}) as f:
+    async with front(answers(503, b"own words"), held, policy="round_robin", max_in_flight=1, retry={"on": ["503"]}) as f:
         f.service.control.drain_pool("p0", True)
         holder = await f.client()
         await holder.send(get())
@@ -293,7 +257,7 @@ async def test_so_is_one_where_the_others_are_full():
 
 
 async def test_a_429_is_no_failure_of_its_pool():
-    limits = says(429)
+    limits = answers(429)
     async with front(
         limits, answer_ok, policy="round_robin", retry={"on": ["429"]}, health={"passive_failures": 1}
     ) as f:
@@ -341,7 +305,7 @@ async def test_a_policy_and_what_it_needs_may_come_in_one_change():
 
 
 async def test_a_change_elsewhere_does_not_bring_an_ejected_pool_back_and_a_reload_does():
-    async with front(says(500), answer_ok, answer_ok, policy="round_robin", health={"passive_failures": 1}) as f:
+    async with front(answers(500), answer_ok, answer_ok, policy="round_robin", health={"passive_failures": 1}) as f:
         for _ in range(3):
             await f.ask(get())
         f.service.control.drain_pool("p2", True)
@@ -474,12 +438,12 @@ async def test_a_connection_counts_before_its_handshake_is_done(tmp_path):
     authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "pem"))
     async with front(tls={"certificate": str(tmp_path / "pem")}, limits={"connections": 3}) as f:
         silent = [await f.client() for _ in range(10)]
-        await eventually(lambda: len(f.service.listener._handshakes) == 3)
+        await eventually(lambda: handshakes(f) == 3)
         ended = [await client.ended() for client in silent[3:]]
         assert all(ended)
         for client in silent[:3]:
             client.kill()
-        await eventually(lambda: not f.service.listener._handshakes)
+        await eventually(lambda: not handshakes(f))
 
 
 def test_a_socket_whose_backlog_is_full_is_alive(tmp_path):

@@ -7,7 +7,6 @@ from random import Random
 import psutil
 import pytest
 
-from tests.net.harness import Pool, eventually, front, get, status
 from tests.net.test_stress import SHORT, moody, moody_client
 
 pytestmark = pytest.mark.slow
@@ -131,7 +130,7 @@ async def test_two_hundred_thousand_requests_in_which_everything_goes_wrong():
         assert f.metric("lased_internal_errors_total") == 0
         assert f.metric("lased_policy_errors_total") == 0
         await eventually(
-            lambda: not any(upstream._all - set(upstream._idle) for upstream in service.pool_connections.values())
+            lambda: not busy_connections(f)
         )
     assert wrong == []
     half = next(memory for count, memory in rows if count > N / 2)

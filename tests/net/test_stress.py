@@ -10,7 +10,6 @@ from random import Random
 
 import pytest
 
-from tests.net.harness import eventually, front, get
 
 SHORT = {"head": 0.4, "keepalive": 0.4, "answer": 0.3, "idle": 0.3, "connect": 0.3}
 

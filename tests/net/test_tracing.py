@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from tests.net.harness import answer_ok, front, get, status
 
 
 async def test_a_span_continues_the_clients_trace_and_describes_the_request():

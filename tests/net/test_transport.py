@@ -14,7 +14,6 @@ import trustme
 from dispatcher.errors import ConfigError, StartError, UpstreamUnreachable
 from dispatcher.platform.sockets import Address, inherited, listen_on
 from dispatcher.proxy.resolver import Resolver
-from tests.net.harness import Pool, Wire, answer_ok, eventually, front, get, status
 
 CA = trustme.CA()
 
@@ -277,7 +276,7 @@ class FakeLookup:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in answer]
 
 
-def names(ttl=0.0, moved=lambda gone: None, failed=lambda reason: None):
+def new_resolver(ttl=0.0, moved=lambda gone: None, failed=lambda reason: None):
     return Resolver(Address("pool.example", 80), lambda: ttl, moved, failed)
 
 
@@ -296,14 +295,14 @@ def resolver(monkeypatch):
 
 async def test_all_addresses_are_used_in_turn(resolver):
     resolver(["10.0.0.1", "10.0.0.2"])
-    there = names()
+    there = new_resolver()
     assert [(await there.addresses())[0] for _ in range(4)] == ["10.0.0.2", "10.0.0.1"] * 2
 
 
 async def test_a_name_is_looked_up_again_when_it_is_old(resolver):
     gone = []
     asked = resolver(["10.0.0.1"], ["10.0.0.2"])
-    there = names(0.01, gone.append)
+    there = new_resolver(0.01, gone.append)
     assert await there.addresses() == ["10.0.0.1"]
     await asyncio.sleep(0.02)
     there.refresh_if_old()
@@ -316,7 +315,7 @@ async def test_a_name_is_looked_up_again_when_it_is_old(resolver):
 async def test_a_resolver_that_fails_changes_nothing(resolver):
     failed = []
     asked = resolver(["10.0.0.1"], socket.gaierror(-3, "Temporary failure"))
-    there = names(0.01, failed=failed.append)
+    there = new_resolver(0.01, failed=failed.append)
     await there.addresses()
     await asyncio.sleep(0.02)
     there.refresh_if_old()
@@ -329,7 +328,7 @@ async def test_a_resolver_that_fails_changes_nothing(resolver):
 
 async def test_a_name_that_was_never_found_is_an_unreachable_pool(resolver):
     asked = resolver(socket.gaierror(-2, "Name or service not known"))
-    there = names(1.0)
+    there = new_resolver(1.0)
     for _ in range(3):
         with pytest.raises(UpstreamUnreachable):
             await there.addresses()

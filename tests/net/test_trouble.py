@@ -4,29 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.net.harness import answer_ok, eventually, front, get, status
 
-OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-
-
-async def silent(wire):
-    await wire.message()
-    await asyncio.sleep(60)
-
-
-async def slam(wire):
-    await wire.message()
-
-
-def says(raw, then_reset=False):
-    async def script(wire):
-        await wire.message()
-        await wire.send(raw)
-        await asyncio.sleep(0.02)
-        if then_reset:
-            wire.reset()
-
-    return script
 
 
 @pytest.mark.parametrize(
@@ -126,7 +104,7 @@ async def test_a_body_over_the_limit_is_refused(framing):
     ],
 )
 async def test_an_answer_that_is_none_becomes_502(answer):
-    async with front(says(answer)) as f:
+    async with front(Pieces(answer, then="close")) as f:
         client = await f.client()
         await client.send(get())
         assert status(await client.message()) == 502
@@ -139,7 +117,7 @@ async def test_an_answer_that_is_none_becomes_502(answer):
 @pytest.mark.parametrize("part", [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf",
                                   b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"])  # fmt: skip
 async def test_an_answer_broken_off_is_never_ended_cleanly(part, then_reset):
-    async with front(says(part, then_reset)) as f:
+    async with front(Pieces(part, then="reset" if then_reset else "close")) as f:
         client = await f.client()
         await client.send(get())
         assert status((await client.until(b"\r\n\r\n"),)) == 200
@@ -148,7 +126,7 @@ async def test_an_answer_broken_off_is_never_ended_cleanly(part, then_reset):
 
 
 async def test_a_1_0_client_sees_a_reset_where_nothing_else_could_tell():
-    async with front(says(b"HTTP/1.1 200 OK\r\n\r\nsome", then_reset=True)) as f:
+    async with front(Pieces(b"HTTP/1.1 200 OK\r\n\r\nsome", then="reset")) as f:
         client = await f.client()
         await client.send(b"GET / HTTP/1.0\r\n\r\n")
         with pytest.raises(ConnectionResetError):
@@ -183,7 +161,7 @@ async def test_a_pool_that_speaks_unasked_loses_the_connection():
         for _ in range(2):
             await client.send(get())
             assert (await client.message())[1] == b"ok"
-            await eventually(lambda: f.service.pool_connections["p0"].connections == 0)
+            await eventually(lambda: pool_connections(f).connections == 0)
 
 
 async def test_a_dead_kept_alive_connection_is_tried_again_once_for_a_get():

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from tests.net.harness import eventually, front, get, status
 
 UPGRADE = ("Connection: Upgrade", "Upgrade: websocket")
 SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
@@ -54,7 +53,7 @@ async def test_bytes_pass_both_ways_and_the_ticket_is_held_meanwhile():
         await f.wait_idle()
         assert f.metric("lased_requests_total", pool="p0", code="1xx") == 1
         assert f.metric("lased_client_aborts_total") == 0
-        assert f.service.pool_connections["p0"].connections == 0
+        assert pool_connections(f).connections == 0
 
 
 async def test_either_side_may_end_its_half_first():

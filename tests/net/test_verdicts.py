@@ -6,10 +6,7 @@ import pytest
 
 from dispatcher.proxy.health_checks import check
 from dispatcher.registry import registered
-from tests.net.harness import Pool, answer_ok, eventually, front, get, status
 
-FAIL = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n"
-FINE = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 SOON = {"interval": 0.01, "rise": 2, "fall": 2, "timeout": 0.5}
 
 
@@ -25,37 +22,23 @@ class Patient:
             head = await wire.until(b"\r\n\r\n")
             if head.startswith(b"GET /health"):
                 self.probes += 1
-                await wire.send(FINE if self.well else FAIL)
+                await wire.send(EMPTY_OK if self.well else FAILURE)
             else:
                 self.requests += 1
                 failing = self.every and self.requests % self.every == 0
-                await wire.send(FAIL if failing else FINE)
-
-
-def inside(f):
-    return [pool.id for pool in f.service.router.fleet.pools]
-
-
-async def ask(f, n):
-    client = await f.client()
-    answers = []
-    for _ in range(n):
-        await client.send(get())
-        answers.append(status(await client.message()))
-    client.close()
-    return answers
+                await wire.send(FAILURE if failing else EMPTY_OK)
 
 
 async def test_probes_take_a_pool_out_and_bring_it_back():
     sick, well = Patient(well=False), Patient()
     async with front(sick, well, health={"path": "/health", **SOON}) as f:
-        await eventually(lambda: inside(f) == ["p1"])
+        await eventually(lambda: routable_pools(f) == ["p1"])
         assert f.service.health.verdict("p0") == "down"
         assert f.metric("lased_pool_up", pool="p0") == 0
-        assert await ask(f, 20) == [200] * 20
+        assert await status_codes(f, 20) == [200] * 20
         assert (sick.requests, well.requests) == (0, 20)
         sick.well = True
-        await eventually(lambda: inside(f) == ["p0", "p1"])
+        await eventually(lambda: routable_pools(f) == ["p0", "p1"])
         assert f.metric("lased_pool_up", pool="p0") == 1
         assert f.metric("lased_requests_total", pool="p0", code="2xx") == 0, "probes are no requests"
 
@@ -78,10 +61,10 @@ async def test_if_all_are_down_all_are_tried():
     pools = [Patient(well=False) for _ in range(3)]
     async with front(*pools, health={"path": "/health", **SOON}) as f:
         await eventually(lambda: all(f.service.health.verdict(f"p{i}") == "down" for i in range(3)))
-        assert inside(f) == ["p0", "p1", "p2"]
-        assert await ask(f, 6) == [200] * 6
+        assert routable_pools(f) == ["p0", "p1", "p2"]
+        assert await status_codes(f, 6) == [200] * 6
         pools[1].well = True
-        await eventually(lambda: inside(f) == ["p1"])
+        await eventually(lambda: routable_pools(f) == ["p1"])
 
 
 async def test_too_few_are_not_left_alone_with_the_traffic():
@@ -89,23 +72,23 @@ async def test_too_few_are_not_left_alone_with_the_traffic():
         for pool in ("p0", "p1", "p2"):
             for _ in range(3):
                 f.service.health.checked(pool, False)
-        assert inside(f) == ["p3", "p0", "p1", "p2"] or set(inside(f)) == {"p0", "p1", "p2", "p3"}
+        assert routable_pools(f) == ["p3", "p0", "p1", "p2"] or set(routable_pools(f)) == {"p0", "p1", "p2", "p3"}
         for _ in range(2):
             f.service.health.checked("p0", True)
-        assert set(inside(f)) == {"p0", "p3"}
+        assert set(routable_pools(f)) == {"p0", "p3"}
 
 
 async def test_requests_eject_no_more_than_the_floor_allows():
     pools = [Patient(every=1) for _ in range(4)]
     async with front(*pools, policy="round_robin", health={"passive_failures": 1, "floor": 0.5}) as f:
-        await ask(f, 40)
-        assert len(inside(f)) == 2
+        await status_codes(f, 40)
+        assert len(routable_pools(f)) == 2
 
 
 async def test_a_pool_that_fails_every_other_request_is_ejected_for_its_share():
     half, well = Patient(every=2), Patient()
     async with front(half, well, policy="round_robin", health={"error_ratio": 0.4, "window": 20}) as f:
-        answers = await ask(f, 200)
+        answers = await status_codes(f, 200)
         assert f.service.health.verdict("p0") == "ejected"
         assert answers.count(500) == half.requests // 2 <= 11
 
@@ -113,7 +96,7 @@ async def test_a_pool_that_fails_every_other_request_is_ejected_for_its_share():
 async def test_a_pool_within_its_share_stays():
     half, well = Patient(every=4), Patient()
     async with front(half, well, policy="round_robin", health={"error_ratio": 0.4, "window": 20}) as f:
-        await ask(f, 200)
+        await status_codes(f, 200)
         assert f.service.health.verdict("p0") == "up"
 
 
@@ -143,11 +126,11 @@ async def test_a_pool_that_fails_fast_does_not_attract_the_traffic(policy):
         while True:
             await wire.until(b"\r\n\r\n")
             await asyncio.sleep(0.002)
-            await wire.send(FINE)
+            await wire.send(EMPTY_OK)
 
     fast = Patient(every=1)
     async with front(fast, slow, slow, policy=policy) as f:
-        answers = [code for some in await asyncio.gather(*(ask(f, 50) for _ in range(4))) for code in some]
+        answers = [code for some in await asyncio.gather(*(status_codes(f, 50) for _ in range(4))) for code in some]
         assert answers.count(500) <= 15, f"{policy}: {answers.count(500)} of 200"
         await f.wait_idle()
 
@@ -158,16 +141,16 @@ async def test_a_pool_comes_back_slowly_if_that_is_asked_for():
         for verdict in (False, True):
             for _ in range(3):
                 f.service.health.checked("p0", verdict)
-        assert inside(f) == ["p0", "p1"]
-        assert await ask(f, 100) == [200] * 100
+        assert routable_pools(f) == ["p0", "p1"]
+        assert await status_codes(f, 100) == [200] * 100
         assert sick.requests <= 1, "its share is hardly more than nothing yet"
         f.service.router.fleet["p0"].slow_start.began_at -= 500
         before = sick.requests
-        await ask(f, 400)
+        await status_codes(f, 400)
         assert 195 <= sick.requests - before <= 205, "half the decisions see it, and it is the first of equals"
         f.service.router.fleet["p0"].slow_start.began_at -= 500
         before = sick.requests
-        await ask(f, 100)
+        await status_codes(f, 100)
         assert sick.requests - before == 100
         assert not f.service.router.fleet.limited
 
@@ -178,7 +161,7 @@ async def test_a_pool_that_starts_slowly_serves_when_it_is_alone():
             for _ in range(3):
                 f.service.health.checked("p0", verdict)
         f.service.control.drain_pool("p1", True)
-        assert await ask(f, 5) == [200] * 5
+        assert await status_codes(f, 5) == [200] * 5
 
 
 async def test_a_drained_pool_ends_what_it_has_and_gets_nothing_new():
@@ -187,51 +170,51 @@ async def test_a_drained_pool_ends_what_it_has_and_gets_nothing_new():
     async def held(wire):
         await wire.until(b"\r\n\r\n")
         await gate.wait()
-        await wire.send(FINE)
+        await wire.send(EMPTY_OK)
 
-    async with front(held, Patient()) as f:
+    async with front(held, answer_ok) as f:
         client = await f.client()
         await client.send(get())
         await eventually(lambda: f.in_flight == [1, 0])
         f.service.control.drain_pool("p0", True)
         assert f.service.health.verdict("p0") == "drained"
-        assert await ask(f, 10) == [200] * 10
+        assert await status_codes(f, 10) == [200] * 10
         assert f.in_flight == [1, 0]
         gate.set()
         assert status(await client.message()) == 200
         await f.wait_idle()
         f.service.control.drain_pool("p0", False)
-        assert inside(f) == ["p0", "p1"]
+        assert routable_pools(f) == ["p0", "p1"]
 
 
 async def test_if_all_are_drained_nobody_serves():
-    async with front(Patient(), Patient()) as f:
+    async with front(answer_ok, answer_ok) as f:
         for pool in ("p0", "p1"):
             f.service.control.drain_pool(pool, True)
-        assert inside(f) == []
-        assert await ask(f, 1) == [503]
+        assert routable_pools(f) == []
+        assert await status_codes(f, 1) == [503]
         f.service.control.drain_pool("p0", False)
-        assert await ask(f, 1) == [200]
+        assert await status_codes(f, 1) == [200]
 
 
 async def test_ejected_drained_and_probed_down_do_not_undo_each_other():
     async with front(
         Patient(every=1), Patient(), policy="round_robin", health={"passive_failures": 1, "ejection": 0.1}
     ) as f:
-        await ask(f, 2)
+        await status_codes(f, 2)
         health = f.service.health
         assert health.verdict("p0") == "ejected"
         f.service.control.drain_pool("p0", True)
         assert health.verdict("p0") == "drained"
         await asyncio.sleep(0.15)
-        assert inside(f) == ["p1"], "the end of its ejection does not undo the drain"
+        assert routable_pools(f) == ["p1"], "the end of its ejection does not undo the drain"
         for _ in range(3):
             health.checked("p0", False)
         f.service.control.drain_pool("p0", False)
-        assert (health.verdict("p0"), inside(f)) == ("down", ["p1"])
+        assert (health.verdict("p0"), routable_pools(f)) == ("down", ["p1"])
         for _ in range(2):
             health.checked("p0", True)
-        assert inside(f) == ["p0", "p1"]
+        assert routable_pools(f) == ["p0", "p1"]
 
 
 async def test_two_pools_at_one_address_are_probed_apart():
@@ -239,7 +222,7 @@ async def test_two_pools_at_one_address_are_probed_apart():
 
     async def script(wire):
         head = await wire.until(b"\r\n\r\n")
-        await wire.send(FINE if b"/good" in head else FAIL)
+        await wire.send(EMPTY_OK if b"/good" in head else FAILURE)
 
     async with front(script, health=SOON) as f:
         port = f.pools[0].port
@@ -255,11 +238,11 @@ async def test_two_pools_at_one_address_are_probed_apart():
 async def test_without_probes_what_they_found_is_void():
     sick = Patient(well=False)
     async with front(sick, Patient(), health={"path": "/health", **SOON}) as f:
-        await eventually(lambda: inside(f) == ["p1"])
+        await eventually(lambda: routable_pools(f) == ["p1"])
         data = f.service.config.model_dump()
         data["health"]["path"] = ""
         f.service.take_over(type(f.service.config).model_validate(data))
-        assert inside(f) == ["p0", "p1"]
+        assert routable_pools(f) == ["p0", "p1"]
         seen = sick.probes
         await asyncio.sleep(0.05)
         assert sick.probes <= seen + 1
@@ -268,10 +251,10 @@ async def test_without_probes_what_they_found_is_void():
 @pytest.mark.parametrize(
     ("answer", "well"),
     [
-        (FINE, True),
+        (EMPTY_OK, True),
         (b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n", True),
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", False),
-        (FAIL, False),
+        (FAILURE, False),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\ncut", False),
         (b"nonsense\r\n\r\n", False),
         (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", False),
@@ -285,9 +268,9 @@ async def test_a_probe_wants_a_whole_good_answer(answer, well):
 
     seen = []
     async with front(script) as f:
-        assert await check(f.service.pool_connections["p0"], "/health?x", 1.0) is well
+        assert await check(pool_connections(f), "/health?x", 1.0) is well
         assert seen[0].startswith(b"GET /health?x HTTP/1.1\r\nHost: 127.0.0.1:")
-        await eventually(lambda: not f.service.pool_connections["p0"].connections)
+        await eventually(lambda: not pool_connections(f).connections)
 
 
 async def test_a_probe_of_a_silent_or_absent_pool_fails_in_time():
@@ -295,19 +278,19 @@ async def test_a_probe_of_a_silent_or_absent_pool_fails_in_time():
         await wire.rest()
 
     async with front(silent, None) as f:
-        assert await check(f.service.pool_connections["p0"], "/", 0.05) is False
+        assert await check(pool_connections(f), "/", 0.05) is False
         assert await check(f.service.pool_connections["p1"], "/", 1.0) is False
-        await eventually(lambda: not f.service.pool_connections["p0"].connections)
+        await eventually(lambda: not pool_connections(f).connections)
 
 
 async def test_a_pool_may_be_removed_while_it_is_ejected_or_probed():
     async with front(
         Patient(every=1), Patient(), policy="round_robin", health={"passive_failures": 1, "path": "/health", **SOON}
     ) as f:
-        await ask(f, 2)
+        await status_codes(f, 2)
         f.service.control.remove_pool("p0")
         fresh = await Pool(answer_ok).open()
         f.service.control.add_pool({"name": "p0", "url": f"http://127.0.0.1:{fresh.port}"})
-        assert inside(f) == ["p0", "p1"] or set(inside(f)) == {"p0", "p1"}
-        assert await ask(f, 4) == [200] * 4
+        assert routable_pools(f) == ["p0", "p1"] or set(routable_pools(f)) == {"p0", "p1"}
+        assert await status_codes(f, 4) == [200] * 4
         await fresh.close()

@@ -10,14 +10,6 @@ import pytest
 
 from dispatcher.config import Config
 from dispatcher.service import Service
-from tests.net.harness import Front, Pool, Wire, answer_ok, eventually, front, get, status
-from tests.net.test_reload import with_pools
-from tests.proxy.sound import OK, Holds, Records, alone, asking, deaf_port, pools_up, queue, sound, turns
-
-
-def named(f, *changes):
-    """The pools of a front by name, with other numbers."""
-    return with_pools(f.service, *((f"p{i}", f.pools[i].port, change) for i, change in enumerate(changes)))
 
 
 class Line:
@@ -36,31 +28,23 @@ class Line:
         return script
 
 
-async def one_by_one(f, n):
-    client = await f.client()
-    for _ in range(n):
-        await client.send(get())
-        assert status(await client.message()) == 200
-    client.close()
-
-
 @pytest.mark.parametrize("policy", ["power_of_d", "jsq", "sed", "nq", "jiq", "haproxy_leastconn", "nginx_least_conn",
                                     "peak_ewma"])  # fmt: skip
 async def test_B01_nothing_goes_to_the_pool_that_is_stuck_while_another_is_idle(policy):
     """Two pools, fifty in flight on one: drawing two of two compares both. (`envoy_least_request` draws with
     replacement and is not here: one in four of its requests would not see the idle one, as its file says.)"""
-    stuck, idle = Holds(), Records()
-    async with sound(stuck, idle, policy=policy) as f:
+    stuck, idle = Gated(), Recorder()
+    async with checked_front(stuck, idle, policy=policy) as f:
         f.service.take_over(with_pools(f.service, ("p0", f.pools[0].port, {"true_rate": 1.0})))
-        clients = [await asking(f, get()) for _ in range(50)]
-        await eventually(lambda: len(stuck.seen) == 50)
-        f.service.take_over(named(f, {"true_rate": 1.0}, {"true_rate": 1.0}))
+        clients = [await f.begin(get()) for _ in range(50)]
+        await eventually(lambda: len(stuck.requests) == 50)
+        f.service.take_over(with_keys(f, {"true_rate": 1.0}, {"true_rate": 1.0}))
         client = await f.client()
         for _ in range(10):
             await client.send(get() * 30)
             for _ in range(30):
                 assert status(await client.message()) == 200
-        assert (len(stuck.seen), len(idle.seen)) == (50, 300)
+        assert (len(stuck.requests), len(idle.requests)) == (50, 300)
         stuck.gate.set()
         for client in clients:
             assert status(await client.message()) == 200
@@ -75,9 +59,9 @@ async def test_B04_what_an_idle_slow_pool_gets_at_low_load_is_the_policys_rule(p
     """One request at a time, weights 10 to 1: shortest expected delay leaves the slow pool idle, as (0+1)/10 < (0+1)/1;
     leastconn takes idle pools in turn; turns by weight follow the weights. Each is what its file says."""
     line = Line()
-    async with sound(line.pool("a"), line.pool("b"), policy=policy) as f:
-        f.service.take_over(named(f, {"guess": 10.0, "true_rate": 10.0}, {"guess": 1.0, "true_rate": 1.0}))
-        await one_by_one(f, 22)
+    async with checked_front(line.pool("a"), line.pool("b"), policy=policy) as f:
+        f.service.take_over(with_keys(f, {"guess": 10.0, "true_rate": 10.0}, {"guess": 1.0, "true_rate": 1.0}))
+        assert await status_codes(f, 22) == [200] * 22
         assert (line.order.count("a"), line.order.count("b")) == share
 
 
@@ -86,10 +70,10 @@ async def test_B05_weights_are_interleaved_and_not_served_in_blocks(weights):
     """At every moment each pool has had its share to within one request or, with three pools, two. So fifty of the one
     come in a row only where the other is due after fifty (50 to 1), never as 50 and 50."""
     line, names = Line(), "abc"[: len(weights)]
-    async with sound(*(line.pool(name) for name in names), policy="weighted_round_robin") as f:
-        f.service.take_over(named(f, *({"guess": float(weight)} for weight in weights)))
+    async with checked_front(*(line.pool(name) for name in names), policy="weighted_round_robin") as f:
+        f.service.take_over(with_keys(f, *({"guess": float(weight)} for weight in weights)))
         total = sum(weights)
-        await one_by_one(f, 2 * total)
+        assert await status_codes(f, 2 * total) == [200] * 2 * total
         for name, weight in zip(names, weights, strict=True):
             assert line.order[:total].count(name) == weight
             for n in range(2 * total):
@@ -101,44 +85,44 @@ async def test_B05_weights_are_interleaved_and_not_served_in_blocks(weights):
 async def test_B06_a_pool_that_joins_gets_requests_each_time_it_joins(policy):
     """Added and removed three times, while requests hang on the one that stays: requests come while it is in, and only
     then."""
-    stays, joins = Holds(), Records()
-    async with sound(stays, answer_ok, policy=policy) as f:
+    stays, joins = Gated(), Recorder()
+    async with checked_front(stays, answer_ok, policy=policy) as f:
         new = await Pool(joins).open()
-        without = named(f, {"true_rate": 1.0})
+        without = with_keys(f, {"true_rate": 1.0})
         more = {"true_rate": 1.0}
         both = with_pools(f.service, ("p0", f.pools[0].port, more), ("new", new.port, more))
 
         async def ask(n):
             for _ in range(n):
-                await asking(f, get())
-            await eventually(lambda: len(stays.seen) + len(joins.seen) == len(f.clients))
+                await f.begin(get())
+            await eventually(lambda: len(stays.requests) + len(joins.requests) == len(f.clients))
             await eventually(lambda: not f.service.router.fleet.count("new"))
 
         f.service.take_over(without)
         await ask(2)
         for _ in range(3):
-            there, before = len(stays.seen), len(joins.seen)
+            there, before = len(stays.requests), len(joins.requests)
             f.service.take_over(both)
             await ask(8)
-            assert len(joins.seen) > before, "it gets nothing"
+            assert len(joins.requests) > before, "it gets nothing"
             f.service.take_over(without)
-            came = len(joins.seen)
+            came = len(joins.requests)
             await ask(2)
-            assert len(joins.seen) == came, "it gets something though it is out"
-            assert len(stays.seen) >= there + 2
-            assert f.in_flight[0] == len(stays.seen)
+            assert len(joins.requests) == came, "it gets something though it is out"
+            assert len(stays.requests) >= there + 2
+            assert f.in_flight[0] == len(stays.requests)
         assert f.service.router.fleet.count("new") == 0
         stays.gate.set()
         assert [status(await client.message()) for client in f.clients] == [200] * len(f.clients)
-        f.service.take_over(named(f, more, more))
+        f.service.take_over(with_keys(f, more, more))
         await new.close()
 
 
 async def test_B07_requests_that_wait_cost_no_time_of_the_processor():
     """Every pool at its limit, fifty in line: they wait for an event and do not ask again and again."""
-    pool = Holds()
-    async with sound(pool, pool, max_in_flight=1) as f:
-        clients = [await asking(f, get()) for _ in range(52)]
+    pool = Gated()
+    async with checked_front(pool, pool, max_in_flight=1) as f:
+        clients = [await f.begin(get()) for _ in range(52)]
         await eventually(lambda: len(queue(f)) == 50)
         decided = f.service.decision_log.count
         before = time.process_time()
@@ -150,15 +134,15 @@ async def test_B07_requests_that_wait_cost_no_time_of_the_processor():
 
 
 async def test_B07_with_no_line_to_wait_in_it_is_503_at_once():
-    pool = Holds()
-    async with sound(pool, pool, max_in_flight=1, queue={"size": 0}) as f:
-        clients = [await asking(f, get()) for _ in range(2)]
+    pool = Gated()
+    async with checked_front(pool, pool, max_in_flight=1, queue={"size": 0}) as f:
+        clients = [await f.begin(get()) for _ in range(2)]
         await eventually(lambda: f.in_flight == [1, 1])
         for _ in range(20):
             answer = await f.ask(get())
             assert status(answer) == 503
             assert b"\r\nRetry-After: " in answer[0]
-        assert len(pool.seen) == 2
+        assert len(pool.requests) == 2
         pool.gate.set()
         assert [status(await client.message()) for client in clients] == [200, 200]
 
@@ -173,8 +157,8 @@ FAILURES = {
 @pytest.mark.parametrize("other", ["removed", "ejected", "ejected, then removed"])
 async def test_B08_the_only_pool_that_is_left_is_not_banned(failure, other):
     """Whichever way the other one went, one failure of the last does not leave nobody."""
-    first, last = Records(OK), Records(failure)
-    async with sound(first, last, policy="round_robin", health={"passive_failures": 1, "ejection": 30.0}) as f:
+    first, last = Recorder(OK), Recorder(failure)
+    async with checked_front(first, last, policy="round_robin", health={"passive_failures": 1, "ejection": 30.0}) as f:
         if "ejected" in other:
             first.answer, last.answer = failure, OK
             while pools_up(f) != [0, 1]:
@@ -192,8 +176,8 @@ async def test_B08_the_only_pool_that_is_left_is_not_banned(failure, other):
 
 async def test_B08_removing_the_good_one_brings_the_ejected_one_back():
     """The configuration leaves only a pool that is out for half a minute: it is tried at once."""
-    first, good = Records(FAILURES["a 502"]), Records()
-    async with sound(first, good, policy="round_robin", health={"passive_failures": 1, "ejection": 30.0}) as f:
+    first, good = Recorder(FAILURES["a 502"]), Recorder()
+    async with checked_front(first, good, policy="round_robin", health={"passive_failures": 1, "ejection": 30.0}) as f:
         while pools_up(f) != [0, 1]:
             await f.ask(get())
         first.answer = OK
@@ -213,15 +197,15 @@ def step_the_clock(monkeypatch, seconds):
 @pytest.mark.parametrize("step", STEPS)
 async def test_B15_a_jump_of_the_wall_clock_ends_no_wait_early_or_late(monkeypatch, step):
     """One in flight, one in line, one client idle, one pool out: none of them notices; deadlines still fire."""
-    held = Holds()
+    held = Gated()
     timeouts = {"keepalive": 1.0, "answer": 1.0, "head": 1.0, "idle": 1.0}
-    async with sound(held, None, max_in_flight=1, timeouts=timeouts, health={"passive_failures": 1}) as f:
+    async with checked_front(held, None, max_in_flight=1, timeouts=timeouts, health={"passive_failures": 1}) as f:
         idle = await f.client()
-        clients = [await asking(f, get("/0"))]
-        await eventually(lambda: held.seen)
+        clients = [await f.begin(get("/0"))]
+        await eventually(lambda: held.requests)
         assert status(await f.ask(get())) in (502, 503)
         await eventually(lambda: pools_up(f) == [1, 0])
-        clients.append(await asking(f, get("/1")))
+        clients.append(await f.begin(get("/1")))
         await eventually(lambda: len(queue(f)) > 0)
         with monkeypatch.context() as stepping:
             step_the_clock(stepping, step)
@@ -239,8 +223,8 @@ async def test_B15_nor_does_it_keep_a_deadline_from_firing(monkeypatch, step):
     async def silent(wire):
         await wire.rest()
 
-    async with sound(silent, timeouts={"answer": 0.05, "keepalive": 0.05}) as f:
-        client = await asking(f, get())
+    async with checked_front(silent, timeouts={"answer": 0.05, "keepalive": 0.05}) as f:
+        client = await f.begin(get())
         await eventually(lambda: f.in_flight == [1])
         with monkeypatch.context() as stepping:
             step_the_clock(stepping, step)
@@ -264,7 +248,7 @@ async def test_B16_nor_does_it_show_in_any_time_that_was_measured(monkeypatch, s
         async with front(script, policy=policy) as f:
             loop = asyncio.get_running_loop()
             began_at = loop.time()
-            await one_by_one(f, 10)
+            assert await status_codes(f, 10) == [200] * 10
             await f.wait_idle()
             passed = loop.time() - began_at
             assert 0.009 < f.metric("lased_request_duration_seconds_sum", pool="p0") <= passed
@@ -288,13 +272,13 @@ async def test_B18_a_pool_may_have_an_ipv6_address():
     except OSError:
         pytest.skip("no IPv6 here")
     port = server.sockets[0].getsockname()[1]
-    async with sound() as f:
+    async with checked_front() as f:
         data = f.service.config.model_dump()
         data["pools"][0]["url"] = f"http://[::1]:{port}"
         f.service.take_over(Config.model_validate(data))
         for host, target in ((f"[::1]:{port}", "/"), ("[2001:db8::1]", "/"), ("x", f"http://[::1]:{port}/p")):
             assert status(await f.ask(get(target, host=host))) == 200
-        f.service.take_over(named(f, {}))
+        f.service.take_over(with_keys(f, {}))
     server.close()
     expected = [f"Host: [::1]:{port}", "Host: [2001:db8::1]", f"Host: [::1]:{port}"]
     assert [head.split(b"\r\n")[1].decode() for head in heads] == expected
@@ -304,7 +288,7 @@ async def test_B18_a_pool_may_have_an_ipv6_address():
 async def test_B19_a_signal_ends_the_service_in_good_order(number, capsys):
     """A slow request ends and its client has all of it; the idle client is closed; the busy one is told that this
     answer is its last; nobody else gets in; it is over as soon as the last one is, long before the deadline."""
-    pool = Holds()
+    pool = Gated()
     backend = await Pool(pool).open()
     config = {
         "listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "timeouts": {"drain": 5.0},
@@ -318,7 +302,7 @@ async def test_B19_a_signal_ends_the_service_in_good_order(number, capsys):
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await backend.close()
-        await turns()
+        await loop_turns()
 
 
 async def in_good_order(service, running, backend, pool, number, capsys):
@@ -331,12 +315,12 @@ async def in_good_order(service, running, backend, pool, number, capsys):
     f = Front(service, (host, int(port)), None, [backend])
     idle = await f.client()
     pool.gate.set()
-    busy = await asking(f, get("/busy/1"))
+    busy = await f.begin(get("/busy/1"))
     assert status(await busy.message()) == 200
     await idle.send(get("/idle"))
     assert status(await idle.message()) == 200
     pool.gate.clear()
-    slow = await asking(f, get("/slow"))
+    slow = await f.begin(get("/slow"))
     await busy.send(get("/busy/2") + get("/busy/3"))
     await eventually(lambda: f.in_flight == [2])
     os.kill(os.getpid(), number)
@@ -358,7 +342,7 @@ async def in_good_order(service, running, backend, pool, number, capsys):
 
 
 async def test_B20_all_down_is_an_error_at_once():
-    async with sound(None, None, None, None) as f:
+    async with checked_front(None, None, None, None) as f:
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         for _ in range(5):
@@ -369,7 +353,7 @@ async def test_B20_all_down_is_an_error_at_once():
 
 async def test_B20_pools_that_do_not_answer_a_dial_are_a_504_in_bounded_time():
     """Three pools are dialled and no more, each for as long as it may take to connect."""
-    with deaf_port() as port:
+    with port_without_answer() as port:
         async with front(answer_ok, timeouts={"connect": 0.03}) as f:
             f.service.take_over(with_pools(f.service, *((f"p{i}", port, {}) for i in range(6))))
             loop = asyncio.get_running_loop()
@@ -378,7 +362,7 @@ async def test_B20_pools_that_do_not_answer_a_dial_are_a_504_in_bounded_time():
             assert 0.08 < loop.time() - began_at < 0.5
             await f.wait_idle()
             assert f.service.router.fleet.in_flight == 0
-            f.service.take_over(named(f, {}))
+            f.service.take_over(with_keys(f, {}))
             assert status(await f.ask(get())) == 200
 
 
@@ -386,8 +370,8 @@ async def test_B20_pools_that_do_not_answer_a_dial_are_a_504_in_bounded_time():
 @pytest.mark.parametrize("recovers", [0, 1, 2])
 async def test_B21_when_all_are_broken_and_one_recovers_requests_find_it(policy, recovers):
     """No restart, no reload: who was taken out is tried again, whoever it was that was left in."""
-    pools = [Records(FAILURES["a 502"]) for _ in range(3)]
-    async with sound(*pools, policy=policy, health={"passive_failures": 1, "ejection": 0.02}) as f:
+    pools = [Recorder(FAILURES["a 502"]) for _ in range(3)]
+    async with checked_front(*pools, policy=policy, health={"passive_failures": 1, "ejection": 0.02}) as f:
         for _ in range(8):
             assert status(await f.ask(get())) == 502
         pools[recovers].answer = OK
@@ -401,9 +385,9 @@ async def test_B21_when_all_are_broken_and_one_recovers_requests_find_it(policy,
 @pytest.mark.parametrize("before", [b"", get("/first")], ids=["its first request", "a later one"])
 async def test_B22_a_head_that_trickles_has_an_absolute_deadline(before):
     """Each byte comes well within it, and none moves it. No pool hears of a request whose head is not whole."""
-    pool = Records()
-    async with sound(pool, timeouts={"head": 0.1, "keepalive": 5.0, "idle": 5.0}) as f:
-        client = await asking(f, before)
+    pool = Recorder()
+    async with checked_front(pool, timeouts={"head": 0.1, "keepalive": 5.0, "idle": 5.0}) as f:
+        client = await f.begin(before)
         if before:
             assert status(await client.message()) == 200
         began_at = asyncio.get_running_loop().time()
@@ -416,21 +400,21 @@ async def test_B22_a_head_that_trickles_has_an_absolute_deadline(before):
         assert status(await answered) == 408
         assert 0.09 < asyncio.get_running_loop().time() - began_at < 0.5
         assert b"/trickles" not in pool.targets
-        assert len(f.pools[0].connections) == len(pool.seen)
+        assert len(f.pools[0].connections) == len(pool.requests)
         assert await client.ended()
 
 
 async def test_B22_a_silent_connection_is_closed():
-    async with sound(timeouts={"head": 0.04}) as f:
+    async with checked_front(timeouts={"head": 0.04}) as f:
         assert await asyncio.wait_for((await f.client()).ended(), 1)
-        await alone(f)
+        await all_clients_gone(f)
         assert f.pools[0].connections == []
 
 
 async def test_B22_a_body_may_be_slow_but_may_not_stop():
     """Bytes that keep coming are a slow client and no attack; silence is ended, and is not the pool's."""
-    async with sound(answer_ok, answer_ok, timeouts={"idle": 0.06}, health={"passive_failures": 1}) as f:
-        client = await asking(f, get("/slow", "Content-Length: 12", method="POST"))
+    async with checked_front(answer_ok, answer_ok, timeouts={"idle": 0.06}, health={"passive_failures": 1}) as f:
+        client = await f.begin(get("/slow", "Content-Length: 12", method="POST"))
         for _ in range(12):
             await client.send(b"x")
             await asyncio.sleep(0.01)
@@ -453,7 +437,7 @@ async def test_B23_after_an_overload_all_is_as_before():
                 await asyncio.sleep(0.005)
             await wire.send(OK)
 
-    async with sound(script, max_in_flight=1, queue={"size": 5, "timeout": 0.02}) as f:
+    async with checked_front(script, max_in_flight=1, queue={"size": 5, "timeout": 0.02}) as f:
         for _ in range(2):
             clients = [await f.client() for _ in range(40)]
             for client in clients:
@@ -471,12 +455,12 @@ async def test_B23_after_an_overload_all_is_as_before():
 async def test_B24_the_share_follows_expected_delay_and_not_the_rates():
     """Rates 10 to 1: of n requests in flight the slow pool has none up to n = 10, one up to 21, two up to 30. Its share
     is not 1 in 11 at low load, and should not be: each request goes where (q + 1)/rate is least, ties to the first."""
-    fast, slow = Holds(), Holds()
-    async with sound(fast, slow, policy="sed") as f:
-        f.service.take_over(named(f, {"true_rate": 10.0}, {"true_rate": 1.0}))
+    fast, slow = Gated(), Gated()
+    async with checked_front(fast, slow, policy="sed") as f:
+        f.service.take_over(with_keys(f, {"true_rate": 10.0}, {"true_rate": 1.0}))
         clients = []
         for n in range(1, 31):
-            clients.append(await asking(f, get()))
+            clients.append(await f.begin(get()))
             await eventually(lambda n=n: sum(f.in_flight) == n)
             expected = 0 if n <= 10 else 1 if n <= 21 else 2
             assert f.in_flight == [n - expected, expected]

@@ -11,11 +11,7 @@ import pytest
 
 from dispatcher.proxy.connection_pool import PoolConnection
 from dispatcher.proxy.downstream import ClientConnection
-from tests.net.harness import Pool, answer_ok, eventually, front, get, status
-from tests.net.test_reload import with_pools
-from tests.proxy.sound import OK, Holds, Records, alone, asking, deaf_port, queue, scrape, sound, turns, upstream
 
-CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 HUNDRED = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n"
 ANSWERS = {
     "nothing": b"",
@@ -50,18 +46,18 @@ async def test_C01_however_an_answer_breaks_the_count_is_zero_after_it(answer, h
     async def script(wire):
         await wire.message()
         await wire.send(answer)
-        await turns(3)
+        await loop_turns(3)
         if how == "reset":
             wire.reset()
 
-    async with sound(script) as f:
+    async with checked_front(script) as f:
         for _ in range(8):
-            client = await asking(f, get("/x", "Connection: close"))
+            client = await f.begin(get("/x", "Connection: close"))
             await client.rest()
             client.close()
             await f.wait_idle()
-        await alone(f)
-        await eventually(lambda: upstream(f).connections == 0)
+        await all_clients_gone(f)
+        await eventually(lambda: pool_connections(f).connections == 0)
         assert 'lased_in_flight{pool="p0"} 0.0' in await scrape(f)
 
 
@@ -73,15 +69,15 @@ async def test_C01_failed_requests_leave_no_objects_behind():
         await wire.send(HUNDRED + b"half")
         wire.reset()
 
-    async with sound(script) as f:
+    async with checked_front(script) as f:
         before = living(PoolConnection), living(ClientConnection)
         for _ in range(30):
-            client = await asking(f, get("/x", "Connection: close"))
+            client = await f.begin(get("/x", "Connection: close"))
             await client.rest()
             client.kill()
-        await alone(f)
-        await eventually(lambda: upstream(f).connections == 0)
-        await turns()
+        await all_clients_gone(f)
+        await eventually(lambda: pool_connections(f).connections == 0)
+        await loop_turns()
         assert living(PoolConnection) - before[0] <= 2
         assert living(ClientConnection) - before[1] <= 2
 
@@ -94,9 +90,9 @@ async def test_C03_a_pool_that_resets_at_the_very_end_of_its_answer():
         wire.writer.write(OK)
         wire.reset()
 
-    async with sound(script) as f:
+    async with checked_front(script) as f:
         for _ in range(20):
-            client = await asking(f, get("/x", "Connection: close"))
+            client = await f.begin(get("/x", "Connection: close"))
             await client.rest()
             assert f.in_flight == [0]
 
@@ -110,11 +106,11 @@ async def test_C03_a_clean_up_that_fails_does_not_keep_the_count_up(monkeypatch,
         original(self, *given)
         raise RuntimeError("tidying up failed")
 
-    async with front(Records(OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))) as f:
+    async with front(Recorder(OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))) as f:
         with monkeypatch.context() as patched:
             patched.setattr(kind, step, fails)
             for _ in range(3):
-                client = await asking(f, get("/x", "Connection: close"))
+                client = await f.begin(get("/x", "Connection: close"))
                 await client.rest()
                 await f.wait_idle()
         assert f.metric("lased_internal_errors_total") >= 3
@@ -126,22 +122,22 @@ async def test_C03_a_clean_up_that_fails_does_not_keep_the_count_up(monkeypatch,
 @pytest.mark.parametrize("where", ["the same address", "another address"])
 async def test_C04_a_pool_that_comes_back_under_its_name_keeps_its_count(times, where):
     """Removed and added again while requests are in flight: they stay counted there, and each leaves once."""
-    held, fresh = Holds(), Holds()
-    async with sound(held, answer_ok) as f:
+    held, fresh = Gated(), Gated()
+    async with checked_front(held, answer_ok) as f:
         other = await Pool(fresh).open()
         keeper = ("p1", f.pools[1].port, {})
         back = ("p0", other.port if where == "another address" else f.pools[0].port, {})
         clients = []
         for i in range(3):
             f.service.take_over(with_pools(f.service, ("p0", f.pools[0].port, {})))
-            clients.append(await asking(f, get(f"/old{i}")))
-            await eventually(lambda: len(held.seen) == len(clients))
+            clients.append(await f.begin(get(f"/old{i}")))
+            await eventually(lambda: len(held.requests) == len(clients))
         for _ in range(times):
             f.service.take_over(with_pools(f.service, keeper))
             assert f.in_flight == [3, 0], "they are still there"
             f.service.take_over(with_pools(f.service, back))
             assert f.in_flight == [3, 0]
-        later = await asking(f, get("/new"))
+        later = await f.begin(get("/new"))
         await eventually(lambda: f.in_flight == [4, 0])
         held.gate.set()
         assert [status(await client.message()) for client in clients] == [200] * 3
@@ -156,10 +152,10 @@ async def test_C04_a_pool_that_comes_back_under_its_name_keeps_its_count(times, 
 
 
 async def test_C04_one_that_comes_back_after_its_last_request_starts_from_zero():
-    held = Holds()
-    async with sound(held, answer_ok) as f:
+    held = Gated()
+    async with checked_front(held, answer_ok) as f:
         both = [(f"p{i}", pool.port, {}) for i, pool in enumerate(f.pools)]
-        client = await asking(f, get())
+        client = await f.begin(get())
         await eventually(lambda: f.in_flight == [1, 0])
         f.service.take_over(with_pools(f.service, both[1]))
         held.gate.set()
@@ -172,11 +168,11 @@ async def test_C04_one_that_comes_back_after_its_last_request_starts_from_zero()
 
 async def test_C05_what_was_never_sent_to_a_pool_does_not_count_down():
     """Answers of our own, refusals and losses in line are no ends of requests that never began."""
-    held = Holds()
-    async with sound(held, max_in_flight=1, queue={"size": 1, "timeout": 0.05}, timeouts={"head": 0.05}) as f:
-        client = await asking(f, get("/held"))
-        await eventually(lambda: held.seen)
-        via = next(line for line in held.seen[0][0].split(b"\r\n") if line.startswith(b"Via: ")).decode()
+    held = Gated()
+    async with checked_front(held, max_in_flight=1, queue={"size": 1, "timeout": 0.05}, timeouts={"head": 0.05}) as f:
+        client = await f.begin(get("/held"))
+        await eventually(lambda: held.requests)
+        via = next(line for line in held.requests[0][0].split(b"\r\n") if line.startswith(b"Via: ")).decode()
         for raw, code in [
             (get("*", "Max-Forwards: 0", method="OPTIONS"), 200),
             (get("/", via), 508),
@@ -215,9 +211,9 @@ async def test_C07_two_ends_at_once_count_once(parting, part, pool_ends):
             ends["pool"] = wire
             await held.wait()
 
-    async with sound(script) as f:
-        companion = await asking(f, get("/held"))
-        client = await asking(f, get("/x"))
+    async with checked_front(script) as f:
+        companion = await f.begin(get("/held"))
+        client = await f.begin(get("/x"))
         await eventually(lambda: f.in_flight == [2] and "pool" in ends)
         pool = ends["pool"]
         if parting == "pool first":
@@ -229,11 +225,11 @@ async def test_C07_two_ends_at_once_count_once(parting, part, pool_ends):
             pool.writer.write(part)
             getattr(pool, pool_ends)()
         if parting == "the dispatcher cuts too":
-            for connection in list(f.service.listener._connections):
+            for connection in client_connections(f):
                 if "/x" in repr(connection):
                     connection.reset()
         await eventually(lambda: f.in_flight == [1])
-        await turns(50)
+        await loop_turns(50)
         assert f.in_flight == [1]
         held.set()
         assert status(await companion.message()) == 200
@@ -249,16 +245,16 @@ async def test_C08_a_client_that_leaves_right_behind_its_request_leaves_its_slot
     async def script(wire):
         while True:
             await wire.message()
-            await turns(4)
+            await loop_turns(4)
             await wire.send(OK)
 
-    async with sound(script, max_in_flight=1) as f:
+    async with checked_front(script, max_in_flight=1) as f:
         for i in range(40):
             client = await f.client()
             client.writer.write(raw)
-            await turns(i % 14)
+            await loop_turns(i % 14)
             getattr(client, leave)()
-        await alone(f)
+        await all_clients_gone(f)
         assert status(await asyncio.wait_for(f.ask(get()), 1)) == 200
         assert f.in_flight == [0]
 
@@ -282,8 +278,8 @@ async def test_C09_a_client_that_leaves_within_a_stream(leave, flows):
     go = asyncio.Event()
     noise = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: noise.append(context))
-    async with sound(script) as f:
-        clients = [await asking(f, get()) for _ in range(6)]
+    async with checked_front(script) as f:
+        clients = [await f.begin(get()) for _ in range(6)]
         for client in clients:
             await client.until(b"first")
         assert f.in_flight == [6]
@@ -296,20 +292,20 @@ async def test_C09_a_client_that_leaves_within_a_stream(leave, flows):
         clients[5].buffer = b""
         await clients[5].until(b"more")
         clients[5].reset()
-        await alone(f)
+        await all_clients_gone(f)
     gc.collect()
-    await turns(3)
+    await loop_turns(3)
     assert [context for context in noise if "tests" not in str(context)] == []
 
 
 async def test_C11_dials_that_time_out_give_their_slots_back():
     """A pool for one request at a time that does not accept: each in line gets its turn and its 504, and when the pool
     is there again the next one is served at once."""
-    with deaf_port() as port:
-        async with sound(max_in_flight=1, timeouts={"connect": 0.03}) as f:
+    with port_without_answer() as port:
+        async with checked_front(max_in_flight=1, timeouts={"connect": 0.03}) as f:
             good = f.pools[0].port
             f.service.take_over(with_pools(f.service, ("p0", port, {"max_in_flight": 1})))
-            clients = [await asking(f, get()) for _ in range(5)]
+            clients = [await f.begin(get()) for _ in range(5)]
             assert [status(await client.message()) for client in clients] == [504] * 5
             await f.wait_idle()
             assert len(queue(f)) == 0
@@ -333,13 +329,13 @@ async def test_C12_a_connection_whose_client_has_left_is_closed_and_never_used_a
         await gate.wait()
         await wire.send((HUNDRED + b"x" * 100)[len(part) :] + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
 
-    async with sound(script) as f:
-        first = await asking(f, get("/first"))
+    async with checked_front(script) as f:
+        first = await f.begin(get("/first"))
         await eventually(lambda: wires)
-        await turns()
+        await loop_turns()
         first.reset()
-        await alone(f)
-        second = await asking(f, get("/second"))
+        await all_clients_gone(f)
+        second = await f.begin(get("/second"))
         gate.set()
         assert (await second.message())[1] == b"ok"
         assert len(wires) == 2
@@ -349,18 +345,18 @@ async def test_C12_a_connection_whose_client_has_left_is_closed_and_never_used_a
 @pytest.mark.parametrize("change", ["none", "other numbers", "another address"])
 async def test_C13_a_reload_does_not_forget_what_is_in_flight(change):
     """Ten long requests on A, a reload, ten more: they go to the pool that is new, for A is as busy as before."""
-    a, b = Holds(), Holds()
-    async with sound(a, b) as f:
+    a, b = Gated(), Gated()
+    async with checked_front(a, b) as f:
         f.service.take_over(with_pools(f.service, ("p0", f.pools[0].port, {})))
-        clients = [await asking(f, get(f"/{i}")) for i in range(10)]
-        await eventually(lambda: f.in_flight == [10, 0] and len(a.seen) == 10)
+        clients = [await f.begin(get(f"/{i}")) for i in range(10)]
+        await eventually(lambda: f.in_flight == [10, 0] and len(a.requests) == 10)
         moved = await Pool(a).open()
         port = moved.port if change == "another address" else f.pools[0].port
         numbers = {"guess": 3.0, "max_in_flight": 50} if change == "other numbers" else {}
         both = ("p0", port, numbers), ("p1", f.pools[1].port, {})
         f.service.take_over(with_pools(f.service, *both))
-        clients += [await asking(f, get(f"/{i}")) for i in range(10, 20)]
-        await eventually(lambda: sum(f.in_flight) == 20 and len(a.seen) + len(b.seen) == 20)
+        clients += [await f.begin(get(f"/{i}")) for i in range(10, 20)]
+        await eventually(lambda: sum(f.in_flight) == 20 and len(a.requests) + len(b.requests) == 20)
         assert f.in_flight == [10, 10]
         f.service.take_over(with_pools(f.service, *both))
         assert f.in_flight == [10, 10]
@@ -374,15 +370,15 @@ async def test_C13_a_reload_does_not_forget_what_is_in_flight(change):
 
 async def in_line(f, held, n):
     """One that is served and n that wait, as clients."""
-    clients = [await asking(f, get("/0"))]
-    await eventually(lambda: len(held.seen) == 1)
+    clients = [await f.begin(get("/0"))]
+    await eventually(lambda: len(held.requests) == 1)
     for i in range(1, n + 1):
-        clients.append(await asking(f, get(f"/{i}")))
+        clients.append(await f.begin(get(f"/{i}")))
         await eventually(lambda i=i: len(queue(f)) == i)
     return clients
 
 
-class Tickets(Records):
+class Tickets(Recorder):
     """A pool that answers one request each time it is told to."""
 
     def __init__(self):
@@ -391,7 +387,7 @@ class Tickets(Records):
 
     async def __call__(self, wire):
         while True:
-            self.seen.append(await wire.message())
+            self.requests.append(await wire.message())
             await self.told.acquire()
             await wire.send(OK)
 
@@ -401,13 +397,13 @@ class Tickets(Records):
 async def test_C15_room_that_comes_as_somebody_leaves_the_line_goes_to_the_next(order, who):
     """The first in line, or the one behind, goes in the same turn in which the pool has room."""
     pool = Tickets()
-    async with sound(pool, max_in_flight=1) as f:
+    async with checked_front(pool, max_in_flight=1) as f:
         clients = await in_line(f, pool, 3)
         if order == "room, then leaves":
             pool.told.release()
         clients[who].reset()
         if order == "room one turn later":
-            await turns(1)
+            await loop_turns(1)
         if order != "room, then leaves":
             pool.told.release()
         for _ in range(3):
@@ -421,10 +417,10 @@ async def test_C15_room_that_comes_as_somebody_leaves_the_line_goes_to_the_next(
 async def test_C15_room_that_a_leaving_client_makes_wakes_the_next_at_once():
     """The slot is freed by an abort, not by an answer."""
     pool = Tickets()
-    async with sound(pool, max_in_flight=1) as f:
+    async with checked_front(pool, max_in_flight=1) as f:
         clients = await in_line(f, pool, 2)
         clients[0].reset()
-        await eventually(lambda: len(pool.seen) == 2)
+        await eventually(lambda: len(pool.requests) == 2)
         assert pool.targets == [b"/0", b"/1"]
         assert len(queue(f)) == 1
         for _ in range(3):
@@ -435,12 +431,12 @@ async def test_C15_room_that_a_leaving_client_makes_wakes_the_next_at_once():
 async def test_C15_the_length_of_the_line_is_exact_after_somebody_left_it():
     """As many may stand in it as before: not one fewer, not one more."""
     pool = Tickets()
-    async with sound(pool, max_in_flight=1, queue={"size": 2}) as f:
+    async with checked_front(pool, max_in_flight=1, queue={"size": 2}) as f:
         clients = await in_line(f, pool, 2)
         for _ in range(3):
             clients.pop(1).reset()
             await eventually(lambda: len(queue(f)) == 1)
-            clients.append(await asking(f, get("/late")))
+            clients.append(await f.begin(get("/late")))
             await eventually(lambda: len(queue(f)) == 2)
             assert status(await f.ask(get("/one-too-many"))) == 503
         for _ in range(9):
@@ -452,9 +448,9 @@ async def test_C15_the_length_of_the_line_is_exact_after_somebody_left_it():
 async def test_C15_a_place_that_expires_as_room_comes_blocks_nobody():
     """The first in line runs out of time about when the pool has room: whoever is next goes on."""
     pool = Tickets()
-    async with sound(pool, max_in_flight=1, queue={"timeout": 0.03}) as f:
+    async with checked_front(pool, max_in_flight=1, queue={"timeout": 0.03}) as f:
         for i in range(6):
-            first, second = await asking(f, get("/a")), await asking(f, get("/b"))
+            first, second = await f.begin(get("/a")), await f.begin(get("/b"))
             await asyncio.sleep(0.027 + i * 0.001)
             pool.told.release()
             pool.told.release()
@@ -482,7 +478,7 @@ async def test_C16_a_stream_that_everybody_abandons_is_settled_all_the_same(aban
                 await wire.send(b"x" * 65536)
         await over.wait()
 
-    async with sound(script, max_in_flight=1, timeouts={"answer": 0.06, "idle": 0.06}) as f:
+    async with checked_front(script, max_in_flight=1, timeouts={"answer": 0.06, "idle": 0.06}) as f:
         more = abandoned == "the client sends no more"
         client = await f.client()
         client.writer.transport.pause_reading()

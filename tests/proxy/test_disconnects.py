@@ -8,11 +8,7 @@ import asyncio
 
 import pytest
 
-from tests.net.harness import answer_ok, eventually, get, status
-from tests.proxy.sound import Holds, Records, alone, asking, pools_up, queue, sound, turns, upstream
 
-CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-LEAVES = ["close", "reset"]
 PROMPT = 1.0  # seconds within which the pool must know
 
 
@@ -31,10 +27,6 @@ class Works:
         self.ended.set()
 
 
-def leave(client, how):
-    client.writer.write_eof() if how == "half" else getattr(client, how)()
-
-
 REQUESTS = {
     "a GET": get(),
     "a GET of 1.0": b"GET / HTTP/1.0\r\n\r\n",
@@ -46,18 +38,18 @@ REQUESTS = {
 }
 
 
-@pytest.mark.parametrize("how", LEAVES)
+@pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("raw", REQUESTS.values(), ids=REQUESTS)
 async def test_D01_a_client_that_leaves_before_the_first_byte_ends_its_pools_work(raw, how):
     pool = Works()
-    async with sound(pool) as f:
-        client = await asking(f, raw)
+    async with checked_front(pool) as f:
+        client = await f.begin(raw)
         await eventually(lambda: pool.heads)
-        leave(client, how)
+        client.leave(how)
         await asyncio.wait_for(pool.ended.wait(), PROMPT)
-        await alone(f)
+        await all_clients_gone(f)
         assert len(pool.heads) == 1, "nothing else was sent for it"
-        assert upstream(f).connections == 0
+        assert pool_connections(f).connections == 0
 
 
 async def test_D01_also_one_whose_upload_its_pool_does_not_take():
@@ -74,8 +66,8 @@ async def test_D01_also_one_whose_upload_its_pool_does_not_take():
         await wire.rest()
         over.set()
 
-    async with sound(script) as f:
-        client = await asking(f, get("/", f"Content-Length: {64 << 20}", method="PUT"))
+    async with checked_front(script) as f:
+        client = await f.begin(get("/", f"Content-Length: {64 << 20}", method="PUT"))
         client.writer.write(b"x" * (64 << 20))
         before = -1
         while client.writer.transport.get_write_buffer_size() != before:
@@ -92,41 +84,41 @@ async def test_D01_also_one_whose_upload_its_pool_does_not_take():
         await over.wait()
 
 
-@pytest.mark.parametrize("how", LEAVES)
+@pytest.mark.parametrize("how", ENDS)
 async def test_D01_also_one_that_has_pipelined_more_than_is_read_ahead(how):
     """Reading stops beyond a bound of pipelined bytes; the end of the client's connection lies behind them."""
     pool = Works()
-    async with sound(pool) as f:
-        client = await asking(f, get() + get("/more", "X: " + "x" * 1000) * 200)
+    async with checked_front(pool) as f:
+        client = await f.begin(get() + get("/more", "X: " + "x" * 1000) * 200)
         await eventually(lambda: pool.heads)
         await asyncio.sleep(0.02)
-        leave(client, how)
+        client.leave(how)
         try:
             await asyncio.wait_for(pool.ended.wait(), PROMPT)
         except TimeoutError:
             pytest.fail(f"{f.in_flight} in flight {PROMPT} s after the client left")
-        await alone(f)
+        await all_clients_gone(f)
         assert len(pool.heads) == 1
 
 
 async def test_D02_no_request_outlives_its_client_whatever_is_being_awaited():
     """Many at once, each at another stage: dialling done, head sent, body under way, answer begun."""
     pool = Works()
-    async with sound(pool) as f:
+    async with checked_front(pool) as f:
         clients = []
         for raw in list(REQUESTS.values()) * 4:
-            clients.append(await asking(f, raw))
-            await turns(len(clients) % 5)
+            clients.append(await f.begin(raw))
+            await loop_turns(len(clients) % 5)
         await eventually(lambda: f.in_flight == [len(clients)])
         for client in clients:
-            leave(client, LEAVES[len(client.buffer) % 2])
+            client.leave(ENDS[len(client.buffer) % 2])
         async with asyncio.timeout(PROMPT):
-            await alone(f)
-            await eventually(lambda: upstream(f).connections == 0)
+            await all_clients_gone(f)
+            await eventually(lambda: pool_connections(f).connections == 0)
         assert f.metric("lased_client_aborts_total") == len(clients)
 
 
-@pytest.mark.parametrize("how", LEAVES)
+@pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("reads", [True, False])
 async def test_D03_a_client_that_leaves_during_a_download_ends_it(reads, how):
     """Also one that had stopped reading, so that its pool was held back when it left."""
@@ -144,8 +136,8 @@ async def test_D03_a_client_that_leaves_during_a_download_ends_it(reads, how):
         except ConnectionError:
             broken.set()
 
-    async with sound(script) as f:
-        client = await asking(f, get())
+    async with checked_front(script) as f:
+        client = await f.begin(get())
         await client.until(b"\r\n\r\n")
         before = -1
         while not reads and sent != before:
@@ -154,44 +146,44 @@ async def test_D03_a_client_that_leaves_during_a_download_ends_it(reads, how):
         while reads and sent < 1 << 20:
             client.buffer = b""
             await client.more()
-        leave(client, how)
+        client.leave(how)
         await asyncio.wait_for(broken.wait(), PROMPT)
-        await alone(f)
+        await all_clients_gone(f)
         assert sent < 1 << 28
-        assert upstream(f).connections == 0
+        assert pool_connections(f).connections == 0
 
 
-@pytest.mark.parametrize("how", LEAVES)
+@pytest.mark.parametrize("how", ENDS)
 async def test_D04_a_client_that_leaves_an_event_stream_ends_it(how):
     """While the stream is silent, with no write that could fail."""
     pool = Works(CHUNKED.replace(b"\r\n\r\n", b"\r\nContent-Type: text/event-stream\r\n\r\n") + b"9\r\ndata: 1\n\n\r\n")
-    async with sound(pool) as f:
-        client = await asking(f, get("/", "Accept: text/event-stream"))
+    async with checked_front(pool) as f:
+        client = await f.begin(get("/", "Accept: text/event-stream"))
         await client.until(b"data: 1\n\n")
-        leave(client, how)
+        client.leave(how)
         await asyncio.wait_for(pool.ended.wait(), PROMPT)
-        await alone(f)
+        await all_clients_gone(f)
 
 
-@pytest.mark.parametrize("how", [*LEAVES, "half"])
+@pytest.mark.parametrize("how", [*ENDS, "half"])
 @pytest.mark.parametrize("raw", [get("/gone"), get("/gone", "Content-Length: 2", method="POST") + b"hi"])
 async def test_D05_who_leaves_the_line_is_never_sent(raw, how):
-    pool = Holds()
-    async with sound(pool, max_in_flight=1) as f:
-        first = await asking(f, get("/first"))
-        await eventually(lambda: pool.seen)
-        client = await asking(f, raw)
+    pool = Gated()
+    async with checked_front(pool, max_in_flight=1) as f:
+        first = await f.begin(get("/first"))
+        await eventually(lambda: pool.requests)
+        client = await f.begin(raw)
         await eventually(lambda: len(queue(f)) > 0)
-        leave(client, how)
+        client.leave(how)
         await eventually(lambda: len(queue(f)) == 0)
-        last = await asking(f, get("/last"))
+        last = await f.begin(get("/last"))
         await eventually(lambda: len(queue(f)) > 0)
         pool.gate.set()
         assert [status(await client.message()) for client in (first, last)] == [200, 200]
         assert pool.targets == [b"/first", b"/last"]
 
 
-@pytest.mark.parametrize("how", LEAVES)
+@pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize(
     ("raw", "says"),
     [
@@ -206,15 +198,15 @@ async def test_D06_an_abort_is_the_clients_and_no_pools_failure(raw, says, how):
     """Counted as the client's (4xx by class, for it is a 499), as often as it happens; the pool, out after one failure,
     stays in."""
     pool = Works(says)
-    async with sound(pool, answer_ok, health={"passive_failures": 1}) as f:
+    async with checked_front(pool, answer_ok, health={"passive_failures": 1}) as f:
         for i in range(1, 4):
             pool.heads.clear()
-            client = await asking(f, raw)
+            client = await f.begin(raw)
             await eventually(lambda: pool.heads)
             if says:
                 await client.until(b"\r\n\r\n")
-            leave(client, how)
-            await alone(f)
+            client.leave(how)
+            await all_clients_gone(f)
             assert f.metric("lased_client_aborts_total") == i
             assert f.metric("lased_requests_total", pool="p0", code="4xx") == i
         assert f.metric("lased_requests_total", pool="p0", code="5xx") == 0
@@ -223,12 +215,12 @@ async def test_D06_an_abort_is_the_clients_and_no_pools_failure(raw, says, how):
 
 
 async def test_D06_a_client_that_leaves_with_its_whole_answer_has_not_aborted():
-    async with sound(Records()) as f:
-        for how in LEAVES * 3:
-            client = await asking(f, get())
+    async with checked_front(Recorder()) as f:
+        for how in ENDS * 3:
+            client = await f.begin(get())
             assert (await client.message())[1] == b"ok"
-            leave(client, how)
-        await alone(f)
+            client.leave(how)
+        await all_clients_gone(f)
         assert f.metric("lased_client_aborts_total") == 0
         assert f.metric("lased_requests_total", pool="p0", code="2xx") == 6
 
@@ -245,38 +237,38 @@ async def test_D09_who_ends_its_sending_side_has_left(says):
     """A client that was closed and one that only ends its side look alike, so either is taken to have left: the request
     is given up at once, and what the client has of an answer cannot be taken for a whole one."""
     pool = Works(says)
-    async with sound(pool) as f:
-        client = await asking(f, get())
+    async with checked_front(pool) as f:
+        client = await f.begin(get())
         await eventually(lambda: pool.heads)
         if says:
             await client.until(b"\r\n\r\n")
         client.writer.write_eof()
         await asyncio.wait_for(pool.ended.wait(), PROMPT)
         assert not (await client.rest()).endswith(b"0\r\n\r\n")
-        await alone(f)
+        await all_clients_gone(f)
         assert f.metric("lased_client_aborts_total") == 1
 
 
 @pytest.mark.parametrize("raw", [get("/1"), get("/1") + get("/2"), b"GET /1 HTTP/1.0\r\n\r\n", b"", b"GET /1 HT"])
 async def test_D09_an_end_right_behind_the_request_brings_the_answer_or_a_clean_abort(raw):
     """Both in one segment, before anything was read: nothing, or whole answers, and never a leak."""
-    async with sound() as f:
+    async with checked_front() as f:
         for _ in range(5):
             client = await f.client()
             client.writer.write(raw)
             client.writer.write_eof()
             answer = await client.rest()
             assert answer.count(b"HTTP/1.1 200 OK") == answer.count(b"\r\n\r\n/")
-            await alone(f)
+            await all_clients_gone(f)
 
 
 async def test_D09_an_end_after_the_answer_closes_the_connection_in_peace():
-    async with sound() as f:
-        client = await asking(f, get("/done"))
+    async with checked_front() as f:
+        client = await f.begin(get("/done"))
         assert (await client.message())[1] == b"/done"
         client.writer.write_eof()
         assert await client.ended()
-        await alone(f)
+        await all_clients_gone(f)
         assert f.metric("lased_client_aborts_total") == 0
 
 
@@ -288,22 +280,22 @@ async def test_D09_who_ends_its_side_while_the_answer_waits_to_be_read_gets_no_w
         await wire.message()
         await wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
 
-    async with sound(script) as f:
-        client = await asking(f, get())
+    async with checked_front(script) as f:
+        client = await f.begin(get())
         await client.until(b"\r\n\r\n")
         client.writer.write_eof()
         got = await client.rest()
         assert body.startswith(got)
-        await alone(f)
+        await all_clients_gone(f)
 
 
 async def test_D05_a_pipelined_request_whose_client_leaves_before_its_turn_is_never_sent():
-    pool = Holds()
-    async with sound(pool, answer_ok) as f:
-        client = await asking(f, get("/1") + get("/2"))
-        await eventually(lambda: pool.seen)
+    pool = Gated()
+    async with checked_front(pool, answer_ok) as f:
+        client = await f.begin(get("/1") + get("/2"))
+        await eventually(lambda: pool.requests)
         client.reset()
-        await alone(f)
+        await all_clients_gone(f)
         pool.gate.set()
-        await turns()
+        await loop_turns()
         assert pool.targets == [b"/1"]

@@ -5,8 +5,6 @@ import asyncio
 
 import pytest
 
-from tests.net.harness import eventually, front, get, status
-from tests.proxy.parts import EVIL, OK, answering, body_of, named, own_words, playing, push, saying, unharmed
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </a>; rel=preload\r\n\r\n"
@@ -22,11 +20,10 @@ def inviting(answer=OK):
 
     async def play(wire, head):
         await wire.send(CONTINUE)
-        script.bodies.append(await body_of(wire, head))
+        await script.read_body(wire, head)
         await wire.send(answer)
 
-    script = playing(play)
-    script.bodies = []
+    script = Scripted(play)
     return script
 
 
@@ -42,12 +39,12 @@ async def test_E01_the_invitation_comes_from_the_pool_and_then_the_body_goes(fra
             await client.send(body)
             head, got = await client.message()
             assert (status((head,)), got) == (200, b"ok")
-            assert named(head, b"connection") == []
-        for head in script.seen:
-            assert own_words(head)[2:] == [b"Expect: 100-continue", framing.encode()]
-        assert script.bodies == [body, body]
+            assert values(head, b"connection") == []
+        for head in script.heads:
+            assert original_lines(head)[2:] == [b"Expect: 100-continue", framing.encode()]
+        assert script.raw_bodies == [body, body]
         assert len(f.pools[0].connections) == 1
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 async def test_E01_an_http_1_0_client_is_not_sent_what_it_does_not_know():
@@ -58,8 +55,8 @@ async def test_E01_an_http_1_0_client_is_not_sent_what_it_does_not_know():
         await client.send(b"POST /x HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\nhello")
         assert status(await client.message()) == 200
         assert await client.ended()
-        assert script.bodies == [b"hello"]
-        await unharmed(f)
+        assert script.raw_bodies == [b"hello"]
+        await assert_unharmed(f)
 
 
 def blunt(answer, then=""):
@@ -73,7 +70,7 @@ def blunt(answer, then=""):
         await wire.rest()
         raise EOFError
 
-    return playing(play)
+    return Scripted(play)
 
 
 FINAL = [
@@ -93,10 +90,10 @@ async def test_E02_an_answer_before_the_body_is_the_answer(framing, body, answer
         await client.send(expecting(framing))
         head, got = await client.message()
         assert (head.split(b" ")[1], got) == (answer.split(b" ")[1], b"no")
-        assert named(head, b"connection") == [b"close"]
-        await push(client, body)
+        assert values(head, b"connection") == [b"close"]
+        await send_in_pieces(client, body)
         assert await client.ended()
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("answer", FINAL)
@@ -113,15 +110,15 @@ async def test_E03_what_comes_after_that_is_no_request_be_it_a_body_or_not(frami
         client = await f.client()
         await client.send(expecting(framing))
         assert (await client.message())[1] == b"no"
-        await push(client, body + EVIL, 7)
+        await send_in_pieces(client, body + EVIL, 7)
         assert await client.ended()
-        assert [own_words(head)[0] for head in script.seen] == [b"POST /x HTTP/1.1"]
-        await unharmed(f)
+        assert [original_lines(head)[0] for head in script.heads] == [b"POST /x HTTP/1.1"]
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize(("framing", "body"), FRAMINGS)
 async def test_E04_a_pool_that_skips_the_invitation_gets_a_body_sent_all_the_same(framing, body):
-    script = answering()
+    script = Recorder()
     async with front(script) as f:
         client = await f.client()
         for _ in range(2):
@@ -129,8 +126,8 @@ async def test_E04_a_pool_that_skips_the_invitation_gets_a_body_sent_all_the_sam
             await eventually(lambda: f.in_flight == [1])
             await client.send(body)
             assert status(await client.message()) == 200
-        assert script.bodies == [body, body]
-        await unharmed(f)
+        assert script.raw_bodies == [body, body]
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("then", ["", "close"])
@@ -143,13 +140,13 @@ async def test_E05_a_413_reaches_a_client_that_is_still_sending(framing, expect,
         piece = b"x" * 4096 if framing.startswith("C") else b"1000\r\n" + b"x" * 4096 + b"\r\n"
         await client.send(get("/x", *expect, framing, method="PUT") + piece)
         for _ in range(20):
-            await push(client, piece)
+            await send_in_pieces(client, piece)
         head, got = await client.message()
         assert (status((head,)), got) == (413, b"no")
-        assert named(head, b"connection") == [b"close"]
-        await push(client, piece)
+        assert values(head, b"connection") == [b"close"]
+        await send_in_pieces(client, piece)
         assert await client.ended()
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("pieces", [
@@ -161,7 +158,7 @@ async def test_E05_a_413_reaches_a_client_that_is_still_sending(framing, expect,
     (CONTINUE + b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"2\r\nok\r\n", b"0\r\n\r\n"),
 ])  # fmt: skip
 async def test_E06_an_invitation_and_the_answer_arrive_both_and_in_order(pieces):
-    async with front(saying(*pieces)) as f:
+    async with front(Pieces(*pieces)) as f:
         client = await f.client()
         for _ in range(2):
             await client.send(expecting() + b"hello")
@@ -170,7 +167,7 @@ async def test_E06_an_invitation_and_the_answer_arrive_both_and_in_order(pieces)
             head, got = await client.message()
             assert (status((head,)), got) == (200, b"ok")
         assert len(f.pools[0].connections) == 1
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("interim", [
@@ -180,16 +177,16 @@ async def test_E06_an_invitation_and_the_answer_arrive_both_and_in_order(pieces)
 @pytest.mark.parametrize("together", [False, True])
 async def test_E07_every_interim_answer_is_passed_on_with_its_own_fields_only(interim, together):
     final = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Final: 1\r\n\r\nok"
-    async with front(saying(*([b"".join(interim) + final] if together else [*interim, final]))) as f:
+    async with front(Pieces(*([b"".join(interim) + final] if together else [*interim, final]))) as f:
         client = await f.client()
         for _ in range(2):
             await client.send(get())
             for expected in interim:
                 assert await client.until(b"\r\n\r\n") == expected
             head, got = await client.message()
-            assert (got, named(head, b"x-final"), named(head, b"link")) == (b"ok", [b"1"], [])
+            assert (got, values(head, b"x-final"), values(head, b"link")) == (b"ok", [b"1"], [])
         assert len(f.pools[0].connections) == 1
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 async def test_E07_a_hint_is_there_before_the_answer_is():
@@ -200,25 +197,25 @@ async def test_E07_a_hint_is_there_before_the_answer_is():
         await go.wait()
         await wire.send(OK)
 
-    async with front(playing(hints)) as f:
+    async with front(Scripted(hints)) as f:
         client = await f.client()
         await client.send(get())
         assert await client.until(b"\r\n\r\n") == HINTS
         assert f.in_flight == [1]
         go.set()
         assert (await client.message())[1] == b"ok"
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("interim", [HINTS, CONTINUE, HINTS + HINTS])
 async def test_E07_an_http_1_0_client_gets_the_answer_alone(interim):
-    async with front(saying(interim + OK)) as f:
+    async with front(Pieces(interim + OK)) as f:
         client = await f.client()
         await client.send(b"GET /x HTTP/1.0\r\n\r\n")
         head, got = await client.message()
         assert (status((head,)), got) == (200, b"ok")
         assert await client.ended()
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize(("fails", "code"), [
@@ -230,7 +227,7 @@ async def test_E07_an_http_1_0_client_gets_the_answer_alone(interim):
 async def test_E08_what_fails_after_an_interim_answer_ends_in_a_real_one(interim, fails, code):
     async def play(wire, head):
         await wire.send(interim)
-        await body_of(wire, head)
+        await wire.body(head)
         if isinstance(fails, bytes):
             await wire.send(fails)
         elif fails == "silence":
@@ -240,7 +237,7 @@ async def test_E08_what_fails_after_an_interim_answer_ends_in_a_real_one(interim
             getattr(wire, fails)()
             raise EOFError
 
-    async with front(playing(play), timeouts={"answer": 0.05}) as f:
+    async with front(Scripted(play), timeouts={"answer": 0.05}) as f:
         client = await f.client()
         for _ in range(2):
             await client.send(expecting())
@@ -249,7 +246,7 @@ async def test_E08_what_fails_after_an_interim_answer_ends_in_a_real_one(interim
             head, got = await client.message()
             assert status((head,)) == code
             assert got
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("then", ["reset", "close"])
@@ -261,8 +258,8 @@ async def test_E08_and_so_does_what_fails_before_the_body_has_come(then):
         if head == CONTINUE:
             head = await client.until(b"\r\n\r\n")
         assert status((head,)) == 502
-        assert named(head, b"connection") == [b"close"]
-        await unharmed(f)
+        assert values(head, b"connection") == [b"close"]
+        await assert_unharmed(f)
 
 
 def saying_at_once(piece, then):
@@ -272,7 +269,7 @@ def saying_at_once(piece, then):
         getattr(wire, then)()
         raise EOFError
 
-    return playing(play)
+    return Scripted(play)
 
 
 @pytest.mark.parametrize(("framing", "body"), FRAMINGS)
@@ -282,8 +279,8 @@ async def test_E09_with_no_pool_there_nobody_invites_a_body(framing, body):
         await client.send(expecting(framing))
         head, _ = await client.message()
         assert status((head,)) in (502, 503)
-        assert named(head, b"connection") == [b"close"]
-        await push(client, body + EVIL)
+        assert values(head, b"connection") == [b"close"]
+        await send_in_pieces(client, body + EVIL)
         assert await client.ended()
         await f.wait_idle()
         assert status(await f.ask(get("/fresh"))) in (502, 503)
@@ -297,21 +294,21 @@ async def test_E09_nor_while_every_pool_is_full():
         await go.wait()
         await wire.send(OK)
 
-    script = playing(holds)
+    script = Scripted(holds)
     async with front(script, max_in_flight=1, queue={"timeout": 0.05}) as f:
         first = await f.client()
         await first.send(get("/first"))
-        await eventually(lambda: script.seen)
+        await eventually(lambda: script.heads)
         client = await f.client()
         await client.send(expecting())
         head, _ = await client.message()
         assert status((head,)) == 503
-        assert named(head, b"connection") == [b"close"]
+        assert values(head, b"connection") == [b"close"]
         assert await client.ended()
         go.set()
         assert status(await first.message()) == 200
-        assert len(script.seen) == 1
-        await unharmed(f)
+        assert len(script.heads) == 1
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("body", [b"hello", EVIL, b"x" * 10000])
@@ -330,18 +327,18 @@ async def test_E09_the_body_of_a_request_that_no_pool_took_is_part_of_no_other(b
         await client.send(put(body, chunked, "/lost"))
         head, _ = await client.message()
         assert status((head,)) == 502
-        script = answering()
+        script = Recorder()
         f.pools[0].script = script
         await f.pools[0].open()
-        if named(head, b"connection") == [b"close"]:
+        if values(head, b"connection") == [b"close"]:
             client = await f.client()
         for _ in range(2):
             await client.send(put(b"mine", next_chunked, "/next"))
             assert status(await client.message()) == 200
         whole = b"4\r\nmine\r\n0\r\n\r\n" if next_chunked else b"mine"
-        assert script.bodies == [whole, whole]
-        assert [own_words(head)[0] for head in script.seen] == [b"PUT /next HTTP/1.1"] * 2
-        await unharmed(f)
+        assert script.raw_bodies == [whole, whole]
+        assert [original_lines(head)[0] for head in script.heads] == [b"PUT /next HTTP/1.1"] * 2
+        await assert_unharmed(f)
 
 
 async def test_E09_nor_is_one_that_waited_in_vain():
@@ -350,27 +347,26 @@ async def test_E09_nor_is_one_that_waited_in_vain():
     async def holds(wire, head):
         if b"/first" in head:
             await go.wait()
-        script.bodies.append(await body_of(wire, head))
+        await script.read_body(wire, head)
         await wire.send(OK)
 
-    script = playing(holds)
-    script.bodies = []
+    script = Scripted(holds)
     async with front(script, max_in_flight=1, queue={"timeout": 0.03}) as f:
         first = await f.client()
         await first.send(get("/first"))
-        await eventually(lambda: script.seen)
+        await eventually(lambda: script.heads)
         client = await f.client()
         await client.send(get("/lost", f"Content-Length: {len(EVIL)}", method="POST") + EVIL)
         head, _ = await client.message()
         assert status((head,)) == 503
         go.set()
         assert status(await first.message()) == 200
-        if named(head, b"connection") == [b"close"]:
+        if values(head, b"connection") == [b"close"]:
             client = await f.client()
         await client.send(get("/next", "Content-Length: 4", method="POST") + b"mine")
         assert status(await client.message()) == 200
-        assert script.bodies == [b"", b"mine"]
-        await unharmed(f)
+        assert script.raw_bodies == [b"", b"mine"]
+        await assert_unharmed(f)
 
 
 def after_some(answer, then):
@@ -387,7 +383,7 @@ def after_some(answer, then):
                 wire.buffer = b""
         raise EOFError
 
-    return playing(play)
+    return Scripted(play)
 
 
 @pytest.mark.parametrize("code", [413, 404, 200])
@@ -414,12 +410,12 @@ async def test_E10_an_early_answer_to_a_large_upload_reaches_the_client_and_free
         sending = asyncio.create_task(send())
         head, got = await client.message()
         assert (status((head,)), got) == (code, b"no")
-        assert named(head, b"connection") == [b"close"]
+        assert values(head, b"connection") == [b"close"]
         await f.wait_idle()
         assert await client.ended()
         client.kill()
         await sending
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("then", ["close", "reset"])
@@ -436,13 +432,13 @@ async def test_E10_it_is_heard_even_if_more_of_the_body_went_out_behind_it(then)
         both.set()
         raise EOFError
 
-    async with front(playing(play)) as f:
+    async with front(Scripted(play)) as f:
         client = await f.client()
         await client.send(get("/x", "Content-Length: 1000", method="PUT") + b"hello")
         await asyncio.wait_for(both.wait(), 5)
         head, got = await client.message()
         assert (status((head,)), got) == (413, b"no")
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("upgrade", [
@@ -454,23 +450,23 @@ async def test_E10_it_is_heard_even_if_more_of_the_body_went_out_behind_it(then)
 @pytest.mark.parametrize(("framing", "body"), FRAMINGS)
 async def test_E11_a_body_with_an_upgrade_goes_on_and_the_upgrade_does_not(framing, body, upgrade):
     """RFC 9110 7.8: whoever does not want to upgrade ignores it; the request is served as it is."""
-    script = answering()
+    script = Recorder()
     async with front(script) as f:
         client = await f.client()
         await client.send(get("/x", *upgrade, framing, method="POST") + body + get("/next"))
         for _ in range(2):
             head, got = await client.message()
             assert (status((head,)), got) == (200, b"ok")
-        assert own_words(script.seen[0]) == [b"POST /x HTTP/1.1", b"Host: test", framing.encode()]
-        assert own_words(script.seen[1])[0] == b"GET /next HTTP/1.1"
-        assert script.bodies == [body, b""]
-        await unharmed(f)
+        assert original_lines(script.heads[0]) == [b"POST /x HTTP/1.1", b"Host: test", framing.encode()]
+        assert original_lines(script.heads[1])[0] == b"GET /next HTTP/1.1"
+        assert script.raw_bodies == [body, b""]
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize(("framing", "body"), FRAMINGS)
 async def test_E11_a_body_with_an_upgrade_to_a_websocket_is_still_a_body(framing, body):
     """Whatever becomes of the upgrade: a pool that declines it gets the body, and the next request is one."""
-    script = answering()
+    script = Recorder()
     async with front(script) as f:
         client = await f.client()
         fields = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==")
@@ -478,6 +474,6 @@ async def test_E11_a_body_with_an_upgrade_to_a_websocket_is_still_a_body(framing
         assert status(await client.message()) == 200
         await client.send(get("/next"))
         assert status(await client.message()) == 200
-        assert script.bodies == [body, b""]
-        assert own_words(script.seen[1])[0] == b"GET /next HTTP/1.1"
-        await unharmed(f)
+        assert script.raw_bodies == [body, b""]
+        assert original_lines(script.heads[1])[0] == b"GET /next HTTP/1.1"
+        await assert_unharmed(f)

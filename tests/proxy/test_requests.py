@@ -5,20 +5,6 @@ import asyncio
 
 import pytest
 
-from tests.net.harness import eventually, front, get, status
-from tests.proxy.parts import (
-    EVIL,
-    OK,
-    answering,
-    named,
-    own_words,
-    playing,
-    push,
-    refused,
-    refused_unseen,
-    swallowing,
-    unharmed,
-)
 
 HELLO = b"5\r\nhello\r\n0\r\n\r\n"
 
@@ -42,8 +28,8 @@ def post(*fields, target="/x", method="POST", version="1.1"):
 async def test_F01_a_length_and_a_coding_together_are_refused(fields, size):
     """RFC 9112 6.3: ought to be an error, and the connection closes; the request inside the chunk is never one."""
     inside = b"%x\r\n%b\r\n0\r\n\r\n" % (len(EVIL), EVIL)
-    async with front(answering()) as f:
-        await refused_unseen(f, post(*fields) + inside + EVIL, 400, 501, size=size)
+    async with front(Recorder()) as f:
+        await assert_refused_unseen(f, post(*fields) + inside + EVIL, 400, 501, size=size)
 
 
 @pytest.mark.parametrize("value", [
@@ -52,23 +38,23 @@ async def test_F01_a_length_and_a_coding_together_are_refused(fields, size):
     b"5\r\nContent-Length: 6", b"5\r\nX: y\r\ncontent-length: 5", b"0\r\nContent-Length: 5",
 ])  # fmt: skip
 async def test_F05_a_length_is_digits_only_and_there_is_one(value):
-    async with front(answering()) as f:
-        await refused_unseen(f, post(b"Content-Length: " + value) + b"hello" + EVIL, 400)
+    async with front(Recorder()) as f:
+        await assert_refused_unseen(f, post(b"Content-Length: " + value) + b"hello" + EVIL, 400)
 
 
 @pytest.mark.parametrize("field", [b"Content-Length:5", b"Content-Length:  5", b"Content-Length: 5 ",
                                    b"Content-Length:\t5", b"Content-Length: 05", b"content-LENGTH: 0005"])  # fmt: skip
 async def test_F05_blanks_around_a_length_and_zeros_before_it_change_nothing(field):
     """RFC 9110 8.6 asks for digits and RFC 9112 5.1 leaves the blanks around a value out of it, so `05` is a five."""
-    script = answering()
+    script = Recorder()
     async with front(script) as f:
         client = await f.client()
         await client.send(post(field) + b"hello" + post(b"Content-Length: 2") + b"hi")
         for _ in range(2):
             assert status(await client.message()) == 200
-        assert [int(value) for head in script.seen for value in named(head, b"content-length")] == [5, 2]
-        assert script.bodies == [b"hello", b"hi"]
-        await unharmed(f)
+        assert [int(value) for head in script.heads for value in values(head, b"content-length")] == [5, 2]
+        assert script.raw_bodies == [b"hello", b"hi"]
+        await assert_unharmed(f)
 
 
 CODINGS = {  # what a Transfer-Encoding may say: the codes it may get; nothing else is accepted
@@ -97,28 +83,28 @@ CODINGS = {  # what a Transfer-Encoding may say: the codes it may get; nothing e
 @pytest.mark.parametrize("value", CODINGS)
 async def test_F06_the_only_coding_is_chunked_and_it_is_the_last(value, length):
     fields = (*filter(None, [length]), b"Transfer-Encoding: " + value)
-    async with front(answering()) as f:
-        await refused_unseen(f, post(*fields) + HELLO + EVIL, *CODINGS[value])
+    async with front(Recorder()) as f:
+        await assert_refused_unseen(f, post(*fields) + HELLO + EVIL, *CODINGS[value])
 
 
 @pytest.mark.parametrize("value", [b"chunked", b"chunked ", b"  chunked", b"Chunked", b"CHUNKED"])
 async def test_F06_chunked_is_chunked_in_any_case_and_goes_on_alone(value):
-    script = answering()
+    script = Recorder()
     async with front(script) as f:
         client = await f.client()
         for _ in range(2):
             await client.send(post(b"Transfer-Encoding:" + value) + HELLO)
             assert status(await client.message()) == 200
-        for head in script.seen:
-            assert own_words(head) == [b"POST /x HTTP/1.1", b"Host: test", b"Transfer-Encoding: chunked"]
-        assert script.bodies == [HELLO, HELLO]
-        await unharmed(f)
+        for head in script.heads:
+            assert original_lines(head) == [b"POST /x HTTP/1.1", b"Host: test", b"Transfer-Encoding: chunked"]
+        assert script.raw_bodies == [HELLO, HELLO]
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("value", [b"chunked\t", b"\tchunked", b"chunked,", b",chunked", b"chunked , "])
 async def test_F06_a_list_of_one_is_chunked_or_refused_and_never_anything_else(value):
     """RFC 9110 5.6.1.2 would let empty elements pass, and blanks around a value are none of it; refusing is safe."""
-    script = answering()
+    script = Recorder()
     async with front(script) as f:
         client = await f.client()
         await client.send(post(b"Transfer-Encoding: " + value) + HELLO + get("/next"))
@@ -126,12 +112,12 @@ async def test_F06_a_list_of_one_is_chunked_or_refused_and_never_anything_else(v
         assert code in (200, 400, 501)
         if code == 200:
             assert status(await client.message()) == 200
-            assert named(script.seen[0], b"transfer-encoding") == [b"chunked"]
-            assert script.bodies == [HELLO, b""]
+            assert values(script.heads[0], b"transfer-encoding") == [b"chunked"]
+            assert script.raw_bodies == [HELLO, b""]
         else:
             assert await client.ended()
-            assert script.seen == []
-        await unharmed(f)
+            assert script.heads == []
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("value", [
@@ -140,28 +126,28 @@ async def test_F06_a_list_of_one_is_chunked_or_refused_and_never_anything_else(v
     b"chunked\r\nX: y\r\ntransfer-encoding:CHUNKED",
 ])  # fmt: skip
 async def test_F07_chunked_twice_is_refused(value):
-    async with front(answering()) as f:
-        await refused_unseen(f, post(b"Transfer-Encoding: " + value) + HELLO + EVIL, 400)
+    async with front(Recorder()) as f:
+        await assert_refused_unseen(f, post(b"Transfer-Encoding: " + value) + HELLO + EVIL, 400)
 
 
 async def broken_upload(body, size):
     """A chunked body that goes wrong: 400 and the end; the pool gets no end of a body and nothing from behind it."""
-    script = swallowing()
+    script = Swallows()
     async with front(script) as f:
         client = await f.client()
         await client.send(post(b"Transfer-Encoding: chunked"))
-        await eventually(lambda: script.seen)
-        await push(client, body + EVIL, size)
+        await eventually(lambda: script.heads)
+        await send_in_pieces(client, body + EVIL, size)
         head, _ = await client.message()
         assert status((head,)) == 400
-        assert named(head, b"connection") == [b"close"]
+        assert values(head, b"connection") == [b"close"]
         assert await client.ended()
         await asyncio.wait_for(script.ended.wait(), 5)
-        assert b"evil" not in script.got
-        assert not script.got.endswith(b"0\r\n\r\n")
-        assert len(script.seen) == 1
+        assert b"evil" not in script.received
+        assert not script.received.endswith(b"0\r\n\r\n")
+        assert len(script.heads) == 1
         assert f.metric("lased_upstream_errors_total", pool="p0", reason="protocol") == 0
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("size", [0, 1])
@@ -199,25 +185,25 @@ async def test_F09_lines_of_a_chunked_body_end_in_crlf(body, size):
     b"POST / HTTP/1.1\r\nHost: a\r\nX: y\nContent-Length: 40\r\n\r\n",
 ])  # fmt: skip
 async def test_F10_lines_of_a_head_end_in_crlf(raw, size):
-    async with front(answering()) as f:
-        await refused_unseen(f, raw + EVIL, 400, size=size)
+    async with front(Recorder()) as f:
+        await assert_refused_unseen(f, raw + EVIL, 400, size=size)
 
 
 @pytest.mark.parametrize("size", [0, 1, 3])
 @pytest.mark.parametrize("extension", [b";a=b", b";a", b";a;b=c;d", b';a="b c;\\""', b';a="\xe9"',
                                        b";" + b"a" * 1000])  # fmt: skip
 async def test_F11_extensions_of_chunks_are_taken_and_dropped(extension, size):
-    script = answering()
+    script = Recorder()
     async with front(script) as f:
         client = await f.client()
-        await push(client, post(b"Transfer-Encoding: chunked"))
-        await push(client, b"5%b\r\nhello\r\n0%b\r\n\r\n" % (extension, extension) + get("/next"), size)
+        await send_in_pieces(client, post(b"Transfer-Encoding: chunked"))
+        await send_in_pieces(client, b"5%b\r\nhello\r\n0%b\r\n\r\n" % (extension, extension) + get("/next"), size)
         for _ in range(2):
             assert status(await client.message()) == 200
-        assert extension not in script.bodies[0]
-        assert unchunked(script.bodies[0]) == b"hello"
-        assert own_words(script.seen[1])[0] == b"GET /next HTTP/1.1"
-        await unharmed(f)
+        assert extension not in script.raw_bodies[0]
+        assert unchunked(script.raw_bodies[0]) == b"hello"
+        assert original_lines(script.heads[1])[0] == b"GET /next HTTP/1.1"
+        await assert_unharmed(f)
 
 
 def unchunked(raw):
@@ -242,17 +228,17 @@ async def test_F11_what_is_no_extension_is_refused(line, size):
 @pytest.mark.parametrize("line", [b"5 ", b"5 ;a=b", b"5; a=b", b"5;a = b", b"5\t;a"])
 async def test_F11_blanks_in_a_chunk_line_are_skipped_or_refused(line):
     """RFC 9112 7.1.1 knows blanks here as bad ones, to be read over; refusing is as safe, another reading is not."""
-    script = answering()
+    script = Recorder()
     async with front(script) as f:
         client = await f.client()
         await client.send(post(b"Transfer-Encoding: chunked") + line + b"\r\nhello\r\n0\r\n\r\n" + get("/next"))
         if status(await client.message()) == 200:
             assert status(await client.message()) == 200
-            assert script.bodies == [HELLO, b""]
+            assert script.raw_bodies == [HELLO, b""]
         else:
             assert await client.ended()
-            assert script.bodies == []
-        await unharmed(f)
+            assert script.raw_bodies == []
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("size", [0, 1])
@@ -269,8 +255,8 @@ async def test_F11_blanks_in_a_chunk_line_are_skipped_or_refused(line):
     b"POST / HTTP/1.1\r\nHost: a\r\nX: y\r\n Content-Length: 40\r\n\r\n",
 ])  # fmt: skip
 async def test_F12_a_folded_line_is_refused(raw, size):
-    async with front(answering()) as f:
-        await refused_unseen(f, raw + EVIL, 400, size=size)
+    async with front(Recorder()) as f:
+        await assert_refused_unseen(f, raw + EVIL, 400, size=size)
 
 
 BAD_DATA = [
@@ -310,14 +296,14 @@ async def test_F14_a_request_gone_wrong_is_refused_at_once_though_it_waits_for_a
         await go.wait()
         await wire.send(OK)
 
-    script = playing(holds)
+    script = Scripted(holds)
     async with front(script, max_in_flight=1, queue={"timeout": 0}) as f:
         first = await f.client()
         await first.send(get("/first"))
         await eventually(lambda: f.in_flight == [1])
         waiting = await f.client()
         await waiting.send(post(b"Transfer-Encoding: chunked"))
-        await eventually(lambda: len(f.service.context.queue) > 0)
+        await eventually(lambda: len(queue(f)) > 0)
         await waiting.send(body + EVIL)
         try:
             head, _ = await asyncio.wait_for(waiting.message(), 0.2)
@@ -326,33 +312,33 @@ async def test_F14_a_request_gone_wrong_is_refused_at_once_though_it_waits_for_a
         finally:
             go.set()
         assert status(await first.message()) == 200
-        await unharmed(f)
-        assert len(script.seen) == 1
+        await assert_unharmed(f)
+        assert len(script.heads) == 1
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "PROPFIND", "GET"])
 async def test_F17_an_empty_body_stays_a_body_with_its_length(method):
-    script = answering()
+    script = Recorder()
     async with front(script) as f:
         client = await f.client()
         for _ in range(2):
             await client.send(post(b"Content-Length: 0", method=method))
             assert status(await client.message()) == 200
-        for head in script.seen:
-            assert own_words(head) == [f"{method} /x HTTP/1.1".encode(), b"Host: test", b"Content-Length: 0"]
-        await unharmed(f)
+        for head in script.heads:
+            assert original_lines(head) == [f"{method} /x HTTP/1.1".encode(), b"Host: test", b"Content-Length: 0"]
+        await assert_unharmed(f)
 
 
 async def test_F17_an_empty_chunked_body_stays_one_and_none_is_made_up():
-    script = answering()
+    script = Recorder()
     async with front(script) as f:
         client = await f.client()
         await client.send(post(b"Transfer-Encoding: chunked") + b"0\r\n\r\n" + post() + get("/x"))
         for _ in range(3):
             assert status(await client.message()) == 200
-        assert [own_words(head)[2:] for head in script.seen] == [[b"Transfer-Encoding: chunked"], [], []]
-        assert script.bodies == [b"0\r\n\r\n", b"", b""]
-        await unharmed(f)
+        assert [original_lines(head)[2:] for head in script.heads] == [[b"Transfer-Encoding: chunked"], [], []]
+        assert script.raw_bodies == [b"0\r\n\r\n", b"", b""]
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "OPTIONS", "HEAD", "PUT", "QUERY"])
@@ -361,65 +347,65 @@ async def test_F17_an_empty_chunked_body_stays_one_and_none_is_made_up():
 )
 @pytest.mark.parametrize("size", [0, 1])
 async def test_F19_any_method_takes_a_body_and_its_framing_along(method, framing, body, size):
-    script = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    script = Recorder(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
     async with front(script) as f:
         client = await f.client()
-        await push(client, (post(framing, method=method) + body), size)
+        await send_in_pieces(client, (post(framing, method=method) + body), size)
         await client.send(get("/next"))
         for _ in range(2):
             assert status(await client.message(head_only=True)) == 200
-        assert own_words(script.seen[0]) == [f"{method} /x HTTP/1.1".encode(), b"Host: test", framing]
-        assert (unchunked(script.bodies[0]) if body is HELLO else script.bodies[0]) == b"hello"
-        assert own_words(script.seen[1])[0] == b"GET /next HTTP/1.1"
-        await unharmed(f)
+        assert original_lines(script.heads[0]) == [f"{method} /x HTTP/1.1".encode(), b"Host: test", framing]
+        assert (unchunked(script.raw_bodies[0]) if body is HELLO else script.raw_bodies[0]) == b"hello"
+        assert original_lines(script.heads[1])[0] == b"GET /next HTTP/1.1"
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
 @pytest.mark.parametrize("size", [0, 1])
 async def test_F20_an_http_1_0_body_goes_on_by_its_length_and_what_follows_is_nothing(method, size):
-    script = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    script = Recorder(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
     async with front(script) as f:
         client = await f.client()
-        await push(client, post(b"Content-Length: 5", method=method, version="1.0") + b"hello" + EVIL, size)
+        await send_in_pieces(client, post(b"Content-Length: 5", method=method, version="1.0") + b"hello" + EVIL, size)
         head, _ = await client.message(head_only=True)
         assert status((head,)) == 200
         assert await client.ended()
-        assert [own_words(head)[0] for head in script.seen] == [f"{method} /x HTTP/1.1".encode()]
-        assert named(script.seen[0], b"content-length") == [b"5"]
-        assert script.bodies == [b"hello"]
-        await unharmed(f)
+        assert [original_lines(head)[0] for head in script.heads] == [f"{method} /x HTTP/1.1".encode()]
+        assert values(script.heads[0], b"content-length") == [b"5"]
+        assert script.raw_bodies == [b"hello"]
+        await assert_unharmed(f)
 
 
 async def test_F20_bytes_behind_an_http_1_0_request_without_length_are_no_body_and_no_request():
-    script = answering()
+    script = Recorder()
     async with front(script) as f:
         client = await f.client()
         await client.send(b"GET /x HTTP/1.0\r\n\r\nhello" + EVIL)
         assert (await client.message())[1] == b"ok"
         assert await client.ended()
-        assert [own_words(head) for head in script.seen] == [[b"GET /x HTTP/1.1", b"Host: "]]
-        await unharmed(f)
+        assert [original_lines(head) for head in script.heads] == [[b"GET /x HTTP/1.1", b"Host: "]]
+        await assert_unharmed(f)
 
 
 async def test_F20_a_kept_http_1_0_connection_finds_the_next_request_behind_the_body():
-    script = answering()
+    script = Recorder()
     async with front(script) as f:
         client = await f.client()
         one = post(b"Connection: keep-alive", b"Content-Length: 5", version="1.0") + b"hello"
         await client.send(one + one)
         for _ in range(2):
             assert status(await client.message()) == 200
-        assert script.bodies == [b"hello", b"hello"]
-        await unharmed(f)
+        assert script.raw_bodies == [b"hello", b"hello"]
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("value", [b"chunked", b"gzip, chunked", b"identity"])
 @pytest.mark.parametrize("kept", [(), (b"Connection: keep-alive",)])
 async def test_F20_http_1_0_knows_no_transfer_codings(value, kept):
     """RFC 9112 6.1: a coding in such a message is faulty framing, and its connection must end."""
-    async with front(answering()) as f:
+    async with front(Recorder()) as f:
         raw = post(*kept, b"Transfer-Encoding: " + value, version="1.0")
-        await refused_unseen(f, raw + HELLO + EVIL, 400, 501)
+        await assert_refused_unseen(f, raw + HELLO + EVIL, 400, 501)
 
 
 async def test_F21_a_flood_of_pipelined_requests_waits_outside_and_is_answered_in_order():
@@ -430,7 +416,7 @@ async def test_F21_a_flood_of_pipelined_requests_waits_outside_and_is_answered_i
         target = head.split(b" ")[1]
         await wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(target), target))
 
-    script = playing(holds_the_first)
+    script = Scripted(holds_the_first)
     async with front(script) as f:
         client = await f.client()
         flood = b"".join(get(f"/{i}", pad) for i in range(count))
@@ -439,26 +425,26 @@ async def test_F21_a_flood_of_pipelined_requests_waits_outside_and_is_answered_i
         while waits() != before:  # until nothing moves any more; others are served meanwhile
             before = waits()
             for _ in range(20):
-                assert (await f.ask(get("/fresh")))[1] == b"fresh"
+                assert (await f.ask(get("/fresh")))[1] == b"/fresh"
         assert before > len(flood) // 4, "the dispatcher took in what it cannot serve yet"
-        assert len(script.seen) == 1
+        assert len(script.heads) == 1
         assert f.in_flight == [1]
         go.set()
         for i in range(count):
             assert (await client.message())[1] == b"/%d" % i
-        assert len(script.seen) == count
-        await unharmed(f)
+        assert len(script.heads) == count
+        await assert_unharmed(f)
 
 
 async def test_F21_many_small_ones_are_answered_in_order_and_once_each():
-    script = answering()
+    script = Recorder()
     async with front(script) as f:
         client = await f.client()
         client.writer.write(b"".join(b"GET /%d HTTP/1.1\r\nHost: a\r\n\r\n" % i for i in range(1500)))
         for _ in range(1500):
             assert (await client.message())[1] == b"ok"
-        assert [head.split(b" ")[1] for head in script.seen] == [b"/%d" % i for i in range(1500)]
-        await unharmed(f)
+        assert [head.split(b" ")[1] for head in script.heads] == [b"/%d" % i for i in range(1500)]
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("size", [0, 100])
@@ -470,19 +456,19 @@ async def test_F21_many_small_ones_are_answered_in_order_and_once_each():
     (b"Transfer-Encoding: chunked", b"64\r\n" + b"x" * 100 + b"\r\n" + (b"1\r\nx\r\n" * 901) + EVIL),
 ])  # fmt: skip
 async def test_F22_a_body_over_the_limit_is_refused_and_nothing_behind_it_is_a_request(framing, body, size):
-    script = swallowing()
+    script = Swallows()
     async with front(script, limits={"body_bytes": 1000}) as f:
-        await refused(f, post(framing) + body, 413, size=size)
+        await assert_refused(f, post(framing) + body, 413, size=size)
         if framing.startswith(b"Content"):
-            assert script.seen == []
-        assert len(script.seen) <= 1
-        assert len(script.got) < 3000
-        await unharmed(f)
+            assert script.heads == []
+        assert len(script.heads) <= 1
+        assert len(script.received) < 3000
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("framing", [b"Content-Length: 1000", b"Transfer-Encoding: chunked"])
 async def test_F22_a_body_at_the_limit_is_none_too_large(framing):
-    script = answering()
+    script = Recorder()
     async with front(script, limits={"body_bytes": 1000}) as f:
         body = b"x" * 1000
         raw = body if framing.startswith(b"Content") else b"3e8\r\n" + body + b"\r\n0\r\n\r\n"
@@ -490,8 +476,8 @@ async def test_F22_a_body_at_the_limit_is_none_too_large(framing):
         for _ in range(2):
             await client.send(post(framing) + raw)
             assert status(await client.message()) == 200
-        assert script.bodies == [raw, raw]
-        await unharmed(f)
+        assert script.raw_bodies == [raw, raw]
+        await assert_unharmed(f)
 
 
 async def test_F22_one_too_large_behind_a_slow_one_is_refused_in_its_turn():
@@ -501,17 +487,17 @@ async def test_F22_one_too_large_behind_a_slow_one_is_refused_in_its_turn():
         await go.wait()
         await wire.send(OK)
 
-    script = playing(slow)
+    script = Scripted(slow)
     async with front(script, limits={"body_bytes": 1000}) as f:
         client = await f.client()
         await client.send(get("/slow") + post(b"Content-Length: 2000") + EVIL * 20)
-        await eventually(lambda: script.seen)
+        await eventually(lambda: script.heads)
         go.set()
         assert (await client.message())[1] == b"ok"
         assert status(await client.message()) == 413
         assert await client.ended()
-        assert len(script.seen) == 1
-        await unharmed(f)
+        assert len(script.heads) == 1
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("size", [0, 1])
@@ -525,8 +511,8 @@ async def test_F22_one_too_large_behind_a_slow_one_is_refused_in_its_turn():
     (b"GET / HTTP/3.0", 505), (b"PRI * HTTP/2.0", 505),
 ])  # fmt: skip
 async def test_F23_what_speaks_another_protocol_is_told_so(line, code, size):
-    async with front(answering()) as f:
-        await refused_unseen(f, line + b"\r\nHost: a\r\n\r\n" + EVIL, code, size=size)
+    async with front(Recorder()) as f:
+        await assert_refused_unseen(f, line + b"\r\nHost: a\r\n\r\n" + EVIL, code, size=size)
 
 
 @pytest.mark.parametrize("raw", [
@@ -536,12 +522,12 @@ async def test_F23_what_speaks_another_protocol_is_told_so(line, code, size):
     b"\x00\x00\x00\x08\x04\xd2\x16\x2f",
 ])  # fmt: skip
 async def test_F23_what_never_becomes_a_head_is_given_up_in_time(raw):
-    async with front(answering(), timeouts={"head": 0.05}) as f:
-        await refused_unseen(f, raw, 400, 408)
+    async with front(Recorder(), timeouts={"head": 0.05}) as f:
+        await assert_refused_unseen(f, raw, 400, 408)
 
 
 async def test_F23_the_preface_of_http_2_is_no_request_of_ours():
-    async with front(answering()) as f:
-        await refused_unseen(
+    async with front(Recorder()) as f:
+        await assert_refused_unseen(
             f, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00" + bytes(4) + EVIL, 400, 505
         )

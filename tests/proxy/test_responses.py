@@ -5,10 +5,7 @@ import asyncio
 
 import pytest
 
-from tests.net.harness import answer_ok, eventually, front, get, status
-from tests.proxy.parts import EVIL, OK, answering, body_of, named, playing, saying, unharmed
 
-CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 HELLO = b"5\r\nhello\r\n0\r\n\r\n"
 
 
@@ -26,27 +23,27 @@ def ok(*fields):
     CHUNKED.replace(b"200 OK", b"500 Oh"),
 ])  # fmt: skip
 async def test_R01_an_answer_to_head_ends_with_its_head_whatever_that_says(answer, version):
-    script = answering(answer)
+    script = Recorder(answer)
     async with front(script) as f:
         client = await f.client()
         for _ in range(3):
             await client.send(f"HEAD /x HTTP/{version}\r\nHost: a\r\nConnection: keep-alive\r\n\r\n".encode())
             head, _ = await client.message(head_only=True)
             assert head.split(b" ")[1] == answer.split(b" ")[1]
-            assert named(head, b"content-length") == []
+            assert values(head, b"content-length") == []
             assert client.buffer == b""
         await client.send(get("/fresh"))
-        assert (await client.message())[1] == b"fresh"
-        assert len(script.seen) == 3
+        assert (await client.message())[1] == b"/fresh"
+        assert len(script.heads) == 3
         assert len(f.pools[0].connections) == 1
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("answer", [(CHUNKED, HELLO), (ok(b"Content-Length: 5"), b"hello"), (ok(), b"hello")])
 async def test_R01_a_body_sent_all_the_same_behind_an_answer_to_head_reaches_nobody(answer, apart):
     pieces = answer if apart else (b"".join(answer),)
-    async with front(saying(*pieces)) as f:
+    async with front(Pieces(*pieces)) as f:
         client = await f.client()
         for _ in range(2):
             await client.send(get("/x", method="HEAD"))
@@ -54,28 +51,28 @@ async def test_R01_a_body_sent_all_the_same_behind_an_answer_to_head_reaches_nob
             assert status((head,)) == 200
             await f.wait_idle()
             if apart:
-                await eventually(lambda: f.service.pool_connections["p0"].connections == 0)
+                await eventually(lambda: pool_connections(f).connections == 0)
             await client.send(get("/fresh"))
-            assert (await client.message())[1] == b"fresh"
+            assert (await client.message())[1] == b"/fresh"
         assert b"hello" not in client.buffer
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize(("method", "line"), [("HEAD", b"200 OK"), ("HEAD", b"404 Not Found"), ("HEAD", b"304 N"),
                                               ("GET", b"304 Not Modified")])  # fmt: skip
 @pytest.mark.parametrize("length", [b"0", b"1234", b"99999999999"])
 async def test_R04_the_length_of_a_body_that_is_not_sent_reaches_the_client_unchanged(method, line, length):
-    script = answering(b"HTTP/1.1 %b\r\nContent-Length: %b\r\nETag: e\r\n\r\n" % (line, length))
+    script = Recorder(b"HTTP/1.1 %b\r\nContent-Length: %b\r\nETag: e\r\n\r\n" % (line, length))
     async with front(script) as f:
         client = await f.client()
         for _ in range(3):
             await client.send(get("/x", method=method))
             head, _ = await client.message(head_only=True)
             assert head.startswith(b"HTTP/1.1 " + line + b"\r\n")
-            assert named(head, b"content-length") == [length]
-            assert named(head, b"transfer-encoding") == []
+            assert values(head, b"content-length") == [length]
+            assert values(head, b"transfer-encoding") == []
         assert len(f.pools[0].connections) == 1
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("kept", [b"", b"Connection: keep-alive\r\n"])
@@ -86,25 +83,25 @@ async def test_R04_the_length_of_a_body_that_is_not_sent_reaches_the_client_unch
     (CHUNKED, *(HELLO[i : i + 1] for i in range(len(HELLO)))),
 ])  # fmt: skip
 async def test_R05_an_http_1_0_client_gets_no_chunks_but_the_end_of_its_connection(pieces, kept):
-    async with front(saying(*pieces)) as f:
+    async with front(Pieces(*pieces)) as f:
         client = await f.client()
         await client.send(b"GET /x HTTP/1.0\r\n" + kept + b"\r\n")
         head = await client.until(b"\r\n\r\n")
         assert await client.rest() == b"hello"
-        assert named(head, b"connection") == [b"close"]
+        assert values(head, b"connection") == [b"close"]
         for name in (b"transfer-encoding", b"content-length", b"trailer", b"x-sum"):
-            assert named(head, name) == []
-        await unharmed(f)
+            assert values(head, name) == []
+        await assert_unharmed(f)
         assert len(f.pools[0].connections) == 1, "the pool's connection was in order"
 
 
 async def test_R05_an_empty_chunked_answer_to_an_http_1_0_client_is_empty():
-    async with front(saying(CHUNKED + b"0\r\n\r\n")) as f:
+    async with front(Pieces(CHUNKED + b"0\r\n\r\n")) as f:
         client = await f.client()
         await client.send(b"GET /x HTTP/1.0\r\n\r\n")
-        assert named(await client.until(b"\r\n\r\n"), b"connection") == [b"close"]
+        assert values(await client.until(b"\r\n\r\n"), b"connection") == [b"close"]
         assert await client.rest() == b""
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 CLOSED = [
@@ -121,44 +118,44 @@ CLOSED = [
 @pytest.mark.parametrize("pieces", CLOSED)
 async def test_R06_an_answer_that_ends_with_its_connection_is_chunked_for_the_client(pieces):
     body = b"".join(pieces).partition(b"\r\n\r\n")[2]
-    script = saying(*pieces, then="close")
+    script = Pieces(*pieces, then="close")
     async with front(script) as f:
         client = await f.client()
         for _ in range(2):
             await client.send(get())
             head, got = await client.message()
             assert got == body
-            assert named(head, b"transfer-encoding") == [b"chunked"]
-            assert named(head, b"content-length") == []
+            assert values(head, b"transfer-encoding") == [b"chunked"]
+            assert values(head, b"content-length") == []
         assert len(f.pools[0].connections) == 2
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("pieces", CLOSED)
 async def test_R06_and_ends_with_its_connection_for_an_http_1_0_client(pieces):
     body = b"".join(pieces).partition(b"\r\n\r\n")[2]
-    async with front(saying(*pieces, then="close")) as f:
+    async with front(Pieces(*pieces, then="close")) as f:
         client = await f.client()
         await client.send(b"GET /x HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
         head = await client.until(b"\r\n\r\n")
-        assert named(head, b"connection") == [b"close"]
-        assert named(head, b"transfer-encoding") == []
+        assert values(head, b"connection") == [b"close"]
+        assert values(head, b"transfer-encoding") == []
         assert await client.rest() == body
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 def sees_the_end(*pieces):
     """A pool that says something and then waits for the end of the connection."""
 
     async def play(wire, head):
-        await body_of(wire, head)
+        await wire.body(head)
         for piece in pieces:
             await wire.send(piece)
         await wire.rest()
         script.ended.set()
         raise EOFError
 
-    script = playing(play)
+    script = Scripted(play)
     script.ended = asyncio.Event()
     return script
 
@@ -196,8 +193,8 @@ async def test_R08_an_answer_of_two_lengths_is_none_and_its_connection_is_closed
         assert b"hello" not in head + client.buffer
         await asyncio.wait_for(script.ended.wait(), 5)
         await client.send(get("/fresh"))
-        assert (await client.message())[1] == b"fresh"
-        await unharmed(f)
+        assert (await client.message())[1] == b"/fresh"
+        await assert_unharmed(f)
 
 
 async def test_R08_http_1_0_has_no_chunks_and_an_answer_that_says_so_is_none():
@@ -206,7 +203,7 @@ async def test_R08_http_1_0_has_no_chunks_and_an_answer_that_says_so_is_none():
     async with front(script) as f:
         assert status(await f.ask(get())) == 502
         await asyncio.wait_for(script.ended.wait(), 5)
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("answer", [
@@ -219,7 +216,7 @@ async def test_R08_what_is_no_answer_at_all_is_a_502(answer):
     async with front(script) as f:
         assert status(await f.ask(get())) == 502
         await asyncio.wait_for(script.ended.wait(), 5)
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 TWO = CHUNKED + b"5\r\nhello\r\n6\r\n there\r\n"
@@ -260,9 +257,9 @@ async def broken(f, version=b"1.1"):
             client.buffer += data
     except ConnectionResetError:
         reset = True
-    if named(head, b"transfer-encoding") == [b"chunked"]:
+    if values(head, b"transfer-encoding") == [b"chunked"]:
         return head, *dechunked(client.buffer)
-    length = named(head, b"content-length")
+    length = values(head, b"content-length")
     return head, client.buffer, len(client.buffer) >= int(length[0]) if length else not reset
 
 
@@ -270,7 +267,7 @@ async def broken(f, version=b"1.1"):
 @pytest.mark.parametrize(("answer", "data"), CUT)
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
 async def test_R09_an_answer_that_its_pool_breaks_off_is_broken_for_the_client_too(answer, data, then, version):
-    async with front(saying(answer, then=then)) as f:
+    async with front(Pieces(answer, then=then)) as f:
         head, got, whole = await broken(f, version)
         assert status((head,)) == 200
         assert not whole
@@ -279,7 +276,7 @@ async def test_R09_an_answer_that_its_pool_breaks_off_is_broken_for_the_client_t
             assert got == data
         await f.wait_idle()
         assert f.metric("lased_upstream_errors_total", pool="p0", reason="protocol") == 1
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("size", [0, 1])
@@ -289,12 +286,12 @@ async def test_R09_an_answer_that_its_pool_breaks_off_is_broken_for_the_client_t
 ])  # fmt: skip
 async def test_R09_and_so_is_one_whose_chunks_go_wrong(rest, size):
     pieces = [rest[i : i + 1] for i in range(len(rest))] if size else [rest]
-    async with front(saying(CHUNKED, b"5\r\nhello\r\n", *pieces)) as f:
+    async with front(Pieces(CHUNKED, b"5\r\nhello\r\n", *pieces)) as f:
         head, got, whole = await broken(f)
         assert status((head,)) == 200
         assert not whole
         assert got in (b"hello", b"hello there", *(b"hello there"[:i] for i in range(5, 11)))
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
@@ -308,7 +305,7 @@ async def test_R10_an_answer_that_does_not_go_on_in_time_is_broken_too(answer, d
         assert data.startswith(got)
         await asyncio.wait_for(script.ended.wait(), 5)
         assert f.metric("lased_upstream_errors_total", pool="p0", reason="timeout") == 1
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("then", ["reset", "close"])
@@ -319,14 +316,14 @@ async def test_R10_an_answer_that_does_not_go_on_in_time_is_broken_too(answer, d
     (b"HTTP/1.1 200 OK\r\n", b"Content-Length: 100\r\n\r\n"),
 ])  # fmt: skip
 async def test_R11_a_pool_that_dies_before_its_body_leaves_a_broken_answer_or_a_502(pieces, then):
-    async with front(saying(*pieces, then=then)) as f:
+    async with front(Pieces(*pieces, then=then)) as f:
         head, got, whole = await broken(f)
         if status((head,)) == 502:
             assert whole
         else:
             assert head.split(b" ")[1] == pieces[0].split(b" ")[1]
             assert (got, whole) == (b"", False)
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("then", ["reset", "close"])
@@ -335,20 +332,20 @@ async def test_R11_a_pool_that_dies_before_its_body_leaves_a_broken_answer_or_a_
                                   b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n",
                                   b"HTTP/1.1 200 OK\r\n\r", b"\r\n"])  # fmt: skip
 async def test_R11_a_pool_that_dies_inside_its_head_is_a_502(part, then):
-    async with front(saying(part, then=then)) as f:
+    async with front(Pieces(part, then=then)) as f:
         client = await f.client()
         for _ in range(2):
             await client.send(get())
             head, body = await client.message()
             assert status((head,)) == 502
             assert body
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("then", ["reset", "close"])
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
 async def test_R13_a_pool_that_says_nothing_at_all_is_a_502_and_has_failed(method, then):
-    script = saying(then=then)
+    script = Pieces(then=then)
     async with front(script, answer_ok, policy="round_robin", health={"passive_failures": 1, "ejection": 60.0}) as f:
         client = await f.client()
         codes = []
@@ -357,25 +354,17 @@ async def test_R13_a_pool_that_says_nothing_at_all_is_a_502_and_has_failed(metho
             head, _ = await client.message(head_only=method == "HEAD")
             codes.append(status((head,)))
         assert sorted(codes) == [200, 200, 200, 502]
-        assert len(script.seen) == 1
+        assert len(script.heads) == 1
         assert f.metric("lased_upstream_errors_total", pool="p0", reason="reset") == 1
         assert f.metric("lased_pool_up", pool="p0") == 0
-        await unharmed_elsewhere(f)
-
-
-async def unharmed_elsewhere(f):
-    """As `unharmed`, where another pool answers."""
-    await f.wait_idle()
-    assert f.metric("lased_internal_errors_total") == 0
-    assert (await f.ask(get("/fresh")))[1] == b"/fresh"
-    await f.wait_idle()
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize(("method", "body", "arrivals"), [("GET", b"", 2), ("HEAD", b"", 2), ("PUT", b"hi", 2),
                                                   ("POST", b"", 1),
                                                   ("POST", b"hi", 1)])  # fmt: skip
 async def test_R13_on_a_kept_connection_it_is_tried_once_more_where_that_is_safe(method, body, arrivals):
-    script = saying(then="close")
+    script = Pieces(then="close")
     async with front(script) as f:
         client = await f.client()
         await client.send(get("/fresh"))
@@ -383,8 +372,8 @@ async def test_R13_on_a_kept_connection_it_is_tried_once_more_where_that_is_safe
         await client.send(get("/x", f"Content-Length: {len(body)}", method=method) + body)
         head, _ = await client.message(head_only=method == "HEAD")
         assert status((head,)) == 502
-        assert len(script.seen) == arrivals
-        await unharmed(f)
+        assert len(script.heads) == arrivals
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -400,15 +389,15 @@ async def test_R13_on_a_kept_connection_it_is_tried_once_more_where_that_is_safe
 async def test_R14_what_comes_where_no_body_may_be_reaches_nobody_and_ends_the_connection(
     method, answer, behind, apart
 ):
-    async with front(saying(*(answer, behind) if apart else (answer + behind,))) as f:
+    async with front(Pieces(*(answer, behind) if apart else (answer + behind,))) as f:
         client = await f.client()
         for i in range(2):
             await client.send(get("/x", method=method))
             head, _ = await client.message(head_only=True)
             assert head.split(b" ")[1] == answer.split(b" ")[1]
-            await eventually(lambda: f.service.pool_connections["p0"].connections == 0)
+            await eventually(lambda: pool_connections(f).connections == 0)
             await client.send(get("/fresh"))
-            assert (await client.message())[1] == b"fresh"
+            assert (await client.message())[1] == b"/fresh"
             assert len(f.pools[0].connections) == 2 + i
         assert client.buffer == b""
-        await unharmed(f)
+        await assert_unharmed(f)

@@ -10,11 +10,8 @@ import tracemalloc
 
 import pytest
 
-from tests.net.harness import eventually, get, status
-from tests.proxy.sound import OK, Records, alone, asking, queue, sound, upstream, values
 
-CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-UPGRADE = ["Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Key: x3JJHMbDL1EzLkh9GBhXDw=="]
+WEBSOCKET = ["Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Key: x3JJHMbDL1EzLkh9GBhXDw=="]
 REFUSALS = {
     "length": b"HTTP/1.1 403 Forbidden\r\nContent-Length: 6\r\n\r\ndenied",
     "chunked": b"HTTP/1.1 401 Who\r\nTransfer-Encoding: chunked\r\n\r\n6\r\ndenied\r\n0\r\n\r\n",
@@ -34,33 +31,33 @@ async def test_W02_a_refused_upgrade_is_an_answer_like_any_other(answer):
             if b"close" in answer:
                 return
 
-    async with sound(script) as f:
+    async with checked_front(script) as f:
         client = await f.client()
         for _ in range(20):
-            await client.send(get("/ws", *UPGRADE))
+            await client.send(get("/ws", *WEBSOCKET))
             head, body = await client.message()
             assert head.split(b"\r\n")[0] == answer.split(b"\r\n")[0]
             assert body == b"denied"
             assert f.in_flight == [0]
         client.close()
         for _ in range(5):
-            assert (await f.ask(get("/ws", *UPGRADE)))[1] == b"denied"
-        await alone(f)
-        assert upstream(f).connections <= 1
+            assert (await f.ask(get("/ws", *WEBSOCKET)))[1] == b"denied"
+        await all_clients_gone(f)
+        assert pool_connections(f).connections <= 1
 
 
 @pytest.mark.parametrize("raw", [b"5\r\nhello\r\n0\r\n\r\n", b"hello"])
 @pytest.mark.parametrize("token", ["foo", "websocket", "h2c", "TLS/1.0"])
 async def test_W04_a_declined_upgrade_with_a_body_leaves_the_requests_behind_it_whole(raw, token):
     """The body is read as the body it is, and what is pipelined behind it is answered, each request once."""
-    pool = Records()
+    pool = Recorder()
     field = "Content-Length: 5" if raw == b"hello" else "Transfer-Encoding: chunked"
-    async with sound(pool) as f:
+    async with checked_front(pool) as f:
         upgrade = get("/up", f"Upgrade: {token}", "Connection: upgrade", field, method="POST") + raw
-        client = await asking(f, upgrade + get("/2") + get("/3"))
+        client = await f.begin(upgrade + get("/2") + get("/3"))
         for _ in range(3):
             assert (await client.message())[1] == b"ok"
-        assert [(head.split(b" ")[1], body) for head, body in pool.seen] == [
+        assert [(head.split(b" ")[1], body) for head, body in pool.requests] == [
             (b"/up", b"hello"), (b"/2", b""), (b"/3", b""),
         ]  # fmt: skip
         await client.send(get("/4"))
@@ -68,12 +65,12 @@ async def test_W04_a_declined_upgrade_with_a_body_leaves_the_requests_behind_it_
         assert client.buffer == b""
 
 
-@pytest.mark.parametrize("asked", [[], UPGRADE])
+@pytest.mark.parametrize("asked", [[], WEBSOCKET])
 async def test_W06_a_426_says_to_what(asked):
     """Its Upgrade field is part of the answer (RFC 9110 15.5.22), and so is the option that nominates it."""
     upgrade = b"Upgrade: TLS/1.0, HTTP/3\r\nConnection: Upgrade\r\n"
     answer = b"HTTP/1.1 426 Upgrade Required\r\n" + upgrade + b"Content-Length: 4\r\n\r\nmust"
-    async with sound(Records(answer)) as f:
+    async with checked_front(Recorder(answer)) as f:
         client = await f.client()
         for _ in range(2):
             await client.send(get("/", *asked))
@@ -109,13 +106,13 @@ async def test_S01_a_head_goes_on_before_there_is_anything_behind_it(head, versi
         await wire.send(framed(head, b"data: 1\n\n"))
         await wire.rest()
 
-    async with sound(script) as f:
-        client = await asking(f, b"GET / HTTP/%b\r\nHost: a\r\n\r\n" % version)
+    async with checked_front(script) as f:
+        client = await f.begin(b"GET / HTTP/%b\r\nHost: a\r\n\r\n" % version)
         assert (await client.until(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
         go.set()
         await client.until(b"data: 1\n\n")
         client.reset()
-        await alone(f)
+        await all_clients_gone(f)
 
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
@@ -131,8 +128,8 @@ async def test_S02_each_piece_of_an_answer_goes_on_by_itself(head):
             await turn.acquire()
         await wire.send(b"0\r\n\r\n" if b"chunked" in head else b"")
 
-    async with sound(script) as f:
-        client = await asking(f, get())
+    async with checked_front(script) as f:
+        client = await f.begin(get())
         await client.until(b"\r\n\r\n")
         for i in range(20):
             got = await client.until(b"%03d\n\n" % i)
@@ -155,8 +152,8 @@ async def test_S02_each_piece_of_a_request_goes_on_by_itself(field):
             await wire.until(b"0\r\n\r\n")
         await wire.send(b"0\r\n\r\n")
 
-    async with sound(script) as f:
-        client = await asking(f, get("/", field, method="POST"))
+    async with checked_front(script) as f:
+        client = await f.begin(get("/", field, method="POST"))
         await client.until(b"\r\n\r\n")
         for i in range(20):
             piece = b"piece %014d" % i
@@ -177,12 +174,6 @@ async def still(value):
     return before
 
 
-def written(f):
-    """Bytes that wait in the dispatcher to be sent, to clients and to pools."""
-    ends = [c.transport for c in f.service.listener._connections] + [c.transport for c in upstream(f)._all]
-    return sum(end.get_write_buffer_size() for end in ends if end is not None)
-
-
 @pytest.mark.parametrize("framing", ["length", "chunked"])
 @pytest.mark.parametrize("readers", [1, 4])
 async def test_S04_a_client_that_does_not_read_stops_its_pool_and_costs_no_memory(framing, readers):
@@ -199,7 +190,7 @@ async def test_S04_a_client_that_does_not_read_stops_its_pool_and_costs_no_memor
             await wire.send(piece)
             sent[wire] += 65536
 
-    async with sound(script) as f:
+    async with checked_front(script) as f:
         clients = [await f.client() for _ in range(readers)]
         for client in clients:
             client.writer.transport.pause_reading()
@@ -207,7 +198,7 @@ async def test_S04_a_client_that_does_not_read_stops_its_pool_and_costs_no_memor
         await eventually(lambda: len(sent) == readers)
         await still(lambda: sum(sent.values()))
         assert all(n < 40 << 20 for n in sent.values()), "a pool can go on though nobody reads"
-        assert written(f) < readers << 20
+        assert write_buffer_bytes(f) < readers << 20
         assert f.in_flight == [readers]
         clients[0].writer.transport.resume_reading()
         before = sum(sent.values())
@@ -216,7 +207,7 @@ async def test_S04_a_client_that_does_not_read_stops_its_pool_and_costs_no_memor
             await clients[0].more()
         for client in clients:
             client.reset()
-        await alone(f)
+        await all_clients_gone(f)
 
 
 @pytest.mark.parametrize("framing", ["length", "chunked"])
@@ -231,8 +222,8 @@ async def test_S04_a_pool_that_does_not_read_stops_its_client_and_costs_no_memor
 
     field = "Transfer-Encoding: chunked" if framing == "chunked" else f"Content-Length: {total}"
     piece = b"10000\r\n" + b"x" * 65536 + b"\r\n" if framing == "chunked" else b"x" * 65536
-    async with sound(script) as f:
-        client = await asking(f, get("/", field, method="PUT"))
+    async with checked_front(script) as f:
+        client = await f.begin(get("/", field, method="PUT"))
         sent = 0
 
         async def push():
@@ -244,11 +235,11 @@ async def test_S04_a_pool_that_does_not_read_stops_its_client_and_costs_no_memor
         pushing = asyncio.ensure_future(push())
         await still(lambda: sent)
         assert sent < 40 << 20, "the client can go on though its pool does not read"
-        assert written(f) < 1 << 20
+        assert write_buffer_bytes(f) < 1 << 20
         pushing.cancel()
         go.set()
         client.reset()
-        await alone(f)
+        await all_clients_gone(f)
 
 
 @pytest.mark.parametrize("way", ["down", "up"])
@@ -283,7 +274,7 @@ async def test_S06_the_length_of_a_body_does_not_show_in_memory(way, framing):
             assert await drink(wire) == total
             await wire.send(OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
 
-    async with sound(script) as f:
+    async with checked_front(script) as f:
         client = await f.client()
         tracemalloc.start()
         try:
@@ -318,7 +309,7 @@ async def test_S07_trailers_reach_a_client_that_takes_them(announced, together):
             await go.wait()
             await wire.send(b"" if together else TRAILERS)
 
-    async with sound(script) as f:
+    async with checked_front(script) as f:
         client = await f.client()
         for _ in range(2):
             await client.send(get("/", "TE: trailers", "Connection: TE"))
@@ -335,7 +326,7 @@ async def test_S07_trailers_reach_a_client_that_takes_them(announced, together):
 @pytest.mark.parametrize("fields", [[], ["TE: gzip", "Connection: TE"], ["TE: trailersx", "Connection: TE"]])
 async def test_S07_and_no_other(fields):
     """Without `TE: trailers` nobody has said that they would be understood (RFC 9110 6.5.1): dropped."""
-    async with sound(Records(CHUNKED + b"5\r\nhello\r\n" + TRAILERS)) as f:
+    async with checked_front(Recorder(CHUNKED + b"5\r\nhello\r\n" + TRAILERS)) as f:
         client = await f.client()
         for _ in range(2):
             await client.send(get("/", *fields))
@@ -349,8 +340,8 @@ async def test_S07_and_no_other(fields):
 async def test_S07_what_frames_or_admits_is_no_trailer(name):
     """It is dropped, the others stay (RFC 9110 6.5.1)."""
     last = b"0\r\nX-Sum: 1\r\n%b: 5\r\n\r\n" % name.lower().encode()
-    async with sound(Records(CHUNKED + b"5\r\nhello\r\n" + last)) as f:
-        client = await asking(f, get("/", "TE: trailers", "Connection: TE, close"))
+    async with checked_front(Recorder(CHUNKED + b"5\r\nhello\r\n" + last)) as f:
+        client = await f.begin(get("/", "TE: trailers", "Connection: TE, close"))
         assert (await client.rest()).endswith(b"5\r\nhello\r\n0\r\nX-Sum: 1\r\n\r\n")
 
 
@@ -366,10 +357,10 @@ async def test_S09_what_a_request_waits_in_line_is_no_service_of_its_pool():
                 await gate.wait()
             await wire.send(OK)
 
-    async with sound(script, policy="greedy", max_in_flight=1) as f:
-        held = await asking(f, get("/held"))
+    async with checked_front(script, policy="greedy", max_in_flight=1) as f:
+        held = await f.begin(get("/held"))
         await eventually(lambda: f.in_flight == [1])
-        waiting = await asking(f, get("/waits"))
+        waiting = await f.begin(get("/waits"))
         await eventually(lambda: len(queue(f)) > 0)
         await asyncio.sleep(0.06)
         assert f.in_flight == [1]

@@ -3,22 +3,20 @@ any token."""
 
 import pytest
 
-from tests.net.harness import front, get, status
-from tests.proxy.parts import EVIL, answering, named, own_words, refused_unseen, unharmed
 
 
 async def seen_as(line, host, *raws):
     """Each of these requests arrives as this request line with this Host, and is answered."""
-    script = answering()
+    script = Recorder()
     async with front(script) as f:
         client = await f.client()
         for raw in raws:
             await client.send(raw)
             assert status(await client.message()) == 200
-        assert [own_words(head)[:2] for head in script.seen] == [[line, b"Host: " + host]] * len(raws)
-        assert [named(head, b"host") for head in script.seen] == [[host]] * len(raws)
-        assert [named(head, b"x-forwarded-host") for head in script.seen] == [[host] if host else []] * len(raws)
-        await unharmed(f)
+        assert [original_lines(head)[:2] for head in script.heads] == [[line, b"Host: " + host]] * len(raws)
+        assert [values(head, b"host") for head in script.heads] == [[host]] * len(raws)
+        assert [values(head, b"x-forwarded-host") for head in script.heads] == [[host] if host else []] * len(raws)
+        await assert_unharmed(f)
 
 
 def plain(target, host=b"a", method=b"GET", version=b"1.1"):
@@ -81,23 +79,23 @@ async def test_T08_also_where_http_1_0_sends_no_host():
     b"http//h/p", b"://h/p", b"http://h /p", b"http://h#f", b"http://h/#f", b"http://h\xff/",
 ])  # fmt: skip
 async def test_T08_an_absolute_target_that_is_no_http_url_is_refused(target):
-    async with front(answering()) as f:
-        await refused_unseen(f, plain(target) + EVIL, 400)
+    async with front(Recorder()) as f:
+        await assert_refused_unseen(f, plain(target) + EVIL, 400)
 
 
 @pytest.mark.parametrize("target", [b"http://:80/p", b"http://:/p", b"http://:80", b"https://:443/"])
 async def test_T08_a_url_without_a_host_is_refused(target):
     """RFC 9110 4.2.1: an http URL with an empty host must be rejected as invalid."""
-    async with front(answering()) as f:
-        await refused_unseen(f, plain(target), 400)
+    async with front(Recorder()) as f:
+        await assert_refused_unseen(f, plain(target), 400)
 
 
 @pytest.mark.parametrize("host", [b"", b"\r\nHost: h", b"a b"])
 async def test_T08_an_absolute_target_does_not_excuse_a_bad_host(host):
     """RFC 9112 3.2: no Host, two, or an invalid one is a 400, whatever the form of the target."""
     raw = plain(b"http://h/p", host=host) if host else b"GET http://h/p HTTP/1.1\r\n\r\n"
-    async with front(answering()) as f:
-        await refused_unseen(f, raw, 400)
+    async with front(Recorder()) as f:
+        await assert_refused_unseen(f, raw, 400)
 
 
 @pytest.mark.parametrize(("target", "upstream", "host"), [
@@ -117,8 +115,8 @@ async def test_T09_options_of_the_whole_server_stays_that(target, upstream, host
 @pytest.mark.parametrize("method", [b"GET", b"POST", b"HEAD", b"options", b"QUERY", b"OPTION"])
 @pytest.mark.parametrize("target", [b"*", b"**", b"*/", b"*?q"])
 async def test_T09_an_asterisk_is_for_options_alone(method, target):
-    async with front(answering()) as f:
-        await refused_unseen(f, plain(target, method=method) + EVIL, 400)
+    async with front(Recorder()) as f:
+        await assert_refused_unseen(f, plain(target, method=method) + EVIL, 400)
 
 
 @pytest.mark.parametrize("method", [b"GET", b"OPTIONS", b"PROPFIND"])
@@ -126,8 +124,8 @@ async def test_T09_an_asterisk_is_for_options_alone(method, target):
                                     b"%2fadmin",
                                     b"\\admin", b";a", b"@a/", b"[::1]:80", b"http", b"&"])  # fmt: skip
 async def test_T10_a_relative_target_is_refused(target, method):
-    async with front(answering()) as f:
-        await refused_unseen(f, plain(target, method=method) + EVIL, 400)
+    async with front(Recorder()) as f:
+        await assert_refused_unseen(f, plain(target, method=method) + EVIL, 400)
 
 
 @pytest.mark.parametrize("rest", [
@@ -140,15 +138,15 @@ async def test_T10_a_relative_target_is_refused(target, method):
 @pytest.mark.parametrize("target", [b"a:443", b"a", b"/", b"http://a/", b"*", b"[::1]:443"])
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
 async def test_T11_connect_is_refused_and_its_connection_not_used_again(target, rest, version):
-    async with front(answering()) as f:
-        await refused_unseen(f, b"CONNECT %b HTTP/%b\r\n%b" % (target, version, rest) + EVIL, 405, 400)
+    async with front(Recorder()) as f:
+        await assert_refused_unseen(f, b"CONNECT %b HTTP/%b\r\n%b" % (target, version, rest) + EVIL, 405, 400)
 
 
 @pytest.mark.parametrize("method", [b"connect", b"Connect", b"CONNECTX"])
 async def test_T11_what_only_looks_like_connect_opens_no_tunnel(method):
     """Methods differ by case (RFC 9110 9.1): this is an unknown one, sent on as it is, its target judged like any."""
-    async with front(answering()) as f:
-        await refused_unseen(f, plain(b"a:443", method=method) + EVIL, 400)
+    async with front(Recorder()) as f:
+        await assert_refused_unseen(f, plain(b"a:443", method=method) + EVIL, 400)
     await seen_as(method + b" / HTTP/1.1", b"a", plain(b"/", method=method))
 
 
@@ -158,8 +156,8 @@ async def test_T11_what_only_looks_like_connect_opens_no_tunnel(method):
                                     b"/\x0b", b"/\r", b"/a\x0cb"])  # fmt: skip
 @pytest.mark.parametrize("method", [b"GET", b"QUERY", b"FOO"])
 async def test_T12_bytes_that_no_target_has_are_refused_always(target, size, method):
-    async with front(answering()) as f:
-        await refused_unseen(f, plain(target, method=method) + EVIL, 400, size=size)
+    async with front(Recorder()) as f:
+        await assert_refused_unseen(f, plain(target, method=method) + EVIL, 400, size=size)
 
 
 @pytest.mark.parametrize("host", [
@@ -169,8 +167,8 @@ async def test_T12_bytes_that_no_target_has_are_refused_always(target, size, met
     b"a\r\nHost: a", b"a\r\nX: y\r\nhost: b", b"\r\nHost: ", b"a\r\nHost:",
 ])  # fmt: skip
 async def test_T13_there_must_be_one_valid_host(host):
-    async with front(answering()) as f:
-        await refused_unseen(f, plain(b"/", host=host) + EVIL, 400)
+    async with front(Recorder()) as f:
+        await assert_refused_unseen(f, plain(b"/", host=host) + EVIL, 400)
         assert len(f.pools[0].connections) == 1, "only the fresh request's"
 
 
@@ -179,8 +177,8 @@ async def test_T13_there_must_be_one_valid_host(host):
                                  b"GET / HTTP/1.1\r\nHost : a\r\n\r\n", b"GET / HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n",
                                  b"GET / HTTP/1.0\r\nHost: a b\r\n\r\n"])  # fmt: skip
 async def test_T13_no_host_is_refused_and_in_http_1_0_two_are(raw):
-    async with front(answering()) as f:
-        await refused_unseen(f, raw + EVIL, 400)
+    async with front(Recorder()) as f:
+        await assert_refused_unseen(f, raw + EVIL, 400)
 
 
 @pytest.mark.parametrize("host", [b"a", b"A.Test.", b"a:80", b"a:", b"1.2.3.4:8080", b"[::1]", b"[2001:db8::1]:80",
@@ -212,28 +210,28 @@ METHODS = [
 
 @pytest.mark.parametrize("method", METHODS)
 async def test_T15_any_token_is_a_method_and_passes_unchanged(method):
-    script = answering()
+    script = Recorder()
     async with front(script) as f:
         client = await f.client()
         with_body = b"%b /x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello" % method
         await client.send(with_body + plain(b"/x", method=method) + with_body)
         for _ in range(3):
             assert (await client.message())[1] == b"ok"
-        assert [own_words(head)[0] for head in script.seen] == [method + b" /x HTTP/1.1"] * 3
-        assert script.bodies == [b"hello", b"", b"hello"]
-        await unharmed(f)
+        assert [original_lines(head)[0] for head in script.heads] == [method + b" /x HTTP/1.1"] * 3
+        assert script.raw_bodies == [b"hello", b"", b"hello"]
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize(
     "method", [b"G T", b"G,T", b"G@T", b"G:T", b"G/T", b'"GET"', b"G\xe9T", b"G\x00T", b"(GET)", b"", b"GET\t"]
 )
 async def test_T15_what_is_no_token_is_no_method(method):
-    async with front(answering()) as f:
-        await refused_unseen(f, plain(b"/x", method=method) + EVIL, 400)
+    async with front(Recorder()) as f:
+        await assert_refused_unseen(f, plain(b"/x", method=method) + EVIL, 400)
 
 
 async def test_T15_no_method_target_or_host_makes_a_metric_of_its_own():
-    script = answering()
+    script = Recorder()
     async with front(script) as f:
 
         def series():
@@ -252,9 +250,9 @@ async def test_T15_no_method_target_or_host_makes_a_metric_of_its_own():
             await client.send(plain(b"/%d" % i, host=b"h%d" % i, method=b"M%d" % i))
             assert status(await client.message()) == 200
         await f.wait_idle()
-        assert len(script.seen) == 101
+        assert len(script.heads) == 101
         assert series() == before
-        await unharmed(f)
+        await assert_unharmed(f)
 
 
 @pytest.mark.parametrize("target", [b"/#x", b"/a#", b"/?q#x", b"/a#b?c", b"#", b"#x", b"http://h/#x",
@@ -262,12 +260,12 @@ async def test_T15_no_method_target_or_host_makes_a_metric_of_its_own():
                                     b"/##"])  # fmt: skip
 @pytest.mark.parametrize("method", [b"GET", b"OPTIONS", b"FOO"])
 async def test_T16_a_fragment_does_not_belong_in_a_target(target, method):
-    async with front(answering()) as f:
-        await refused_unseen(f, plain(target, method=method) + EVIL, 400)
+    async with front(Recorder()) as f:
+        await assert_refused_unseen(f, plain(target, method=method) + EVIL, 400)
 
 
 @pytest.mark.parametrize("host", [b"a,b", b"a, b", b",", b"a;b c", b"a#b", b"a,", b",a", b"a,a"])
 async def test_T16_a_list_of_hosts_is_none(host):
     """A comma is legal in a URL's host by the grammar alone; no host has one, and a list here is two Hosts joined."""
-    async with front(answering()) as f:
-        await refused_unseen(f, plain(b"/", host=host) + EVIL, 400)
+    async with front(Recorder()) as f:
+        await assert_refused_unseen(f, plain(b"/", host=host) + EVIL, 400)
