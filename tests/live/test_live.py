@@ -18,7 +18,7 @@ from loadgen.attack.driver import Attack
 from loadgen.attack.records import Records
 from loadgen.attack.schedule import schedule
 from loadgen.experiments.live.backends import BackendError, LivePoolSpec, live_system, started
-from tests.net.harness import eventually
+from tests.proxy.harness import eventually
 
 POOLS = (LivePoolSpec("small", 100.0, 100.0), LivePoolSpec("large", 200.0, 2.0))
 FAST_EJECTION = "health = { passive_failures = 3, ejection = 0.5 }"

@@ -371,7 +371,9 @@ async def front(*scripts, policy="jsq", max_in_flight=0, **config):
     ]
     policy_key = {"policy": {"name": policy}} if policy else {}
     service = Service(
-        Config.model_validate({"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "pools": entries, **policy_key, **config})
+        Config.model_validate(
+            {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "pools": entries, **policy_key, **config}
+        )
     )
     async with service.running() as (address, admin):
         for pool, script in zip(pools, scripts, strict=False):

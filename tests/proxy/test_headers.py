@@ -7,10 +7,21 @@ is no field at all goes nowhere.
 import asyncio
 import gzip
 import random
+import re
 import zlib
 
 import pytest
 
+from tests.proxy.harness import (
+    Recorder,
+    checked_front,
+    front,
+    get,
+    header_lines,
+    status,
+    values,
+    with_pools,
+)
 
 OWN = [b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"via"]
 
@@ -168,7 +179,9 @@ async def test_H07_control_bytes_in_an_answer_are_a_502(place):
 async def test_H07_nor_do_they_pass_in_trailers(control):
     """Of an answer: it ends broken, for its head is gone. Of a request: 400."""
     trailer = b"0\r\nX: a%cb\r\n\r\n" % control
-    async with checked_front(Recorder(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n" + trailer)) as f:
+    async with checked_front(
+        Recorder(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n" + trailer)
+    ) as f:
         client = await f.begin(get("/", "TE: trailers", "Connection: TE"))
         answer = await client.rest()
         assert b"X: a" not in answer
@@ -466,3 +479,65 @@ async def test_H21_letters_of_names_that_frame_make_no_difference(name):
         assert status(await client.message()) == 200
         assert pool.requests[0][1] == b"hi"
         assert name + b": 2" in header_lines(pool.requests[0][0])
+
+
+async def test_target_and_fields_pass_byte_for_byte():
+    script = Recorder()
+    async with front(script) as f:
+        fields = ["X-Odd: caf\xe9 \xff", "x-CASE: kept", "X-Twice: 1", "X-Twice: 2", "Cookie: a=b; c"]
+        await f.ask(get("/a//b/%zz?q=%41&x[]=1", *fields, host="Example.test:81"))
+    head, _ = script.requests[0]
+    assert head.startswith(b"GET /a//b/%zz?q=%41&x[]=1 HTTP/1.1\r\nHost: Example.test:81\r\n")
+    for line in (b"X-Odd: caf\xe9 \xff", b"x-CASE: kept", b"Cookie: a=b; c"):
+        assert header_lines(head).count(line) == 1
+    assert values(head, b"x-twice") == [b"1", b"2"]
+
+
+async def test_it_adds_who_asked_and_nothing_else():
+    script = Recorder()
+    async with front(script) as f:
+        await f.ask(get("/", "X-Forwarded-For: 6.6.6.6", "X-Forwarded-Proto: gopher"))
+    *fields, forwarded, via = header_lines(script.requests[0][0])
+    assert re.fullmatch(rb'Forwarded: for="127.0.0.1:[0-9]+";host="test";proto=http', forwarded)
+    assert fields == [
+        b"Host: test", b"X-Forwarded-For: 127.0.0.1", b"X-Forwarded-Proto: http", b"X-Forwarded-Host: test",
+    ]  # fmt: skip
+    assert via.startswith(b"Via: 1.1 ")
+    assert via.endswith(b".lased-dispatcher")
+
+
+async def test_fields_of_one_hop_and_those_nominated_do_not_pass():
+    script = Recorder(
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: x-up\r\nX-Up: 1\r\nKeep-Alive: 5\r\nX-Stays: 1\r\n\r\nok"
+    )
+    async with front(script) as f:
+        head, _ = await f.ask(
+            get(
+                "/",
+                "Connection: keep-alive, X-Mine",
+                "X-Mine: 1",
+                "Keep-Alive: 3",
+                "TE: gzip",
+                "Proxy-Connection: x",
+                "X-Stays: 1",
+            )
+        )
+    sent = script.requests[0][0].lower()
+    for name in (b"x-mine", b"keep-alive", b"te:", b"connection"):
+        assert b"\r\n" + name not in sent
+    assert b"x-stays" in sent
+    assert b"x-up" not in head.lower()
+    assert b"keep-alive" not in head.lower()
+    assert b"X-Stays: 1" in head
+
+
+async def test_host_and_length_cannot_be_nominated_away():
+    script = Recorder()
+    async with front(script) as f:
+        await f.ask(
+            get("/", "Connection: host, content-length, x-forwarded-for", "Content-Length: 5", method="POST") + b"hello"
+        )
+    head, body = script.requests[0]
+    assert b"Host: test" in head
+    assert body == b"hello"
+    assert b"X-Forwarded-For: 127.0.0.1" in head
