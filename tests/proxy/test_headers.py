@@ -488,9 +488,10 @@ async def test_target_and_fields_pass_byte_for_byte():
         await f.ask(get("/a//b/%zz?q=%41&x[]=1", *fields, host="Example.test:81"))
     head, _ = script.requests[0]
     assert head.startswith(b"GET /a//b/%zz?q=%41&x[]=1 HTTP/1.1\r\nHost: Example.test:81\r\n")
-    for line in (b"X-Odd: caf\xe9 \xff", b"x-CASE: kept", b"Cookie: a=b; c"):
-        assert header_lines(head).count(line) == 1
-    assert values(head, b"x-twice") == [b"1", b"2"]
+    names = (b"x-odd", b"x-case", b"x-tw", b"cookie")
+    assert [line for line in header_lines(head) if line.lower().startswith(names)] == [
+        b"X-Odd: caf\xe9 \xff", b"x-CASE: kept", b"X-Twice: 1", b"X-Twice: 2", b"Cookie: a=b; c",
+    ]  # fmt: skip
 
 
 async def test_it_adds_who_asked_and_nothing_else():

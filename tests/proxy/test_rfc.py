@@ -28,7 +28,7 @@ def via_of(head):
     return via
 
 
-async def test_x05_a_request_that_comes_round_again_is_refused_and_counted():
+async def test_X05_a_request_that_comes_round_again_is_refused_and_counted():
     script = Recorder()
     async with front(script) as f:
         await f.ask(get())
@@ -42,7 +42,7 @@ async def test_x05_a_request_that_comes_round_again_is_refused_and_counted():
     assert len(script.requests) == 2
 
 
-async def test_x02_trace_is_refused_and_shows_nothing():
+async def test_X02_trace_is_refused_and_shows_nothing():
     script = Recorder()
     async with front(script) as f:
         for fields in ((), ("Max-Forwards: 0",)):
@@ -53,7 +53,7 @@ async def test_x02_trace_is_refused_and_shows_nothing():
     assert script.requests == []
 
 
-async def test_x03_max_forwards_is_counted_down_for_options_alone():
+async def test_X03_max_forwards_is_counted_down_for_options_alone():
     script = Recorder()
     async with front(script) as f:
         await f.ask(get("/", "Max-Forwards: 5", method="OPTIONS"))
@@ -73,7 +73,7 @@ TRAILED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\
     (("TE: trailers", "Connection: TE"), b"0\r\nX-Sum: 1\r\n\r\n"),
     ((), b"0\r\n\r\n"),
 ])  # fmt: skip
-async def test_s07_trailers_pass_to_who_asks_for_them_without_what_may_not_stand_there(fields, end):
+async def test_S07_trailers_pass_to_who_asks_for_them_without_what_may_not_stand_there(fields, end):
     script = Recorder(TRAILED)
     async with front(script) as f:
         client = await f.client()
@@ -85,7 +85,7 @@ async def test_s07_trailers_pass_to_who_asks_for_them_without_what_may_not_stand
     assert asked == ([b"TE: trailers", b"Connection: TE"] if fields else [])
 
 
-async def test_w06_a_426_says_to_what_to_upgrade():
+async def test_W06_a_426_says_to_what_to_upgrade():
     script = Recorder(
         b"HTTP/1.1 426 Upgrade Required\r\nUpgrade: h2c\r\nConnection: Upgrade\r\nContent-Length: 0\r\n\r\n"
     )
