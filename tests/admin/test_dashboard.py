@@ -137,6 +137,7 @@ async def _look(process, until):
             return await value("document.documentElement.outerHTML")
 
 
+@pytest.mark.slow
 async def test_a_browser_shows_pools_plane_regret_and_decisions():
     async with front(answer_ok, answer_ok, policy="lased") as f:
         for _ in range(20):

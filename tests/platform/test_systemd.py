@@ -116,9 +116,9 @@ def test_a_reload_while_draining_is_not_told(manager, notifier):
 
 
 async def test_the_watchdog_is_told_twice_in_its_time(manager, failures):
-    manager.environment |= {"WATCHDOG_PID": str(os.getpid()), "WATCHDOG_USEC": "200000"}
+    manager.environment |= {"WATCHDOG_PID": str(os.getpid()), "WATCHDOG_USEC": "80000"}
     watching = asyncio.create_task(Notifier(manager.environment, failures.append).watch())
-    await asyncio.sleep(0.55)
+    await asyncio.sleep(0.22)
     watching.cancel()
     count = 0
     with contextlib.suppress(BlockingIOError):
@@ -126,16 +126,16 @@ async def test_the_watchdog_is_told_twice_in_its_time(manager, failures):
         while True:
             assert manager.heard() == {"WATCHDOG": "1"}
             count += 1
-    assert 3 <= count <= 6, "one at once, then one every 0.1 s"
+    assert 3 <= count <= 6, "one at once, then one every 0.04 s"
     assert failures == []
 
 
 async def test_a_loop_that_stalls_says_nothing(manager, failures):
-    manager.environment |= {"WATCHDOG_USEC": "100000"}
+    manager.environment |= {"WATCHDOG_USEC": "40000"}
     watching = asyncio.create_task(Notifier(manager.environment, failures.append).watch())
     await asyncio.sleep(0)
     assert manager.heard() == {"WATCHDOG": "1"}
-    time.sleep(0.3)  # noqa: ASYNC251 - the stall
+    time.sleep(0.12)  # noqa: ASYNC251 - the stall
     assert manager.silent()
     watching.cancel()
 
@@ -196,6 +196,7 @@ async def test_the_service_tells_of_itself(manager, monkeypatch):
     assert manager.silent()
 
 
+@pytest.mark.slow
 def test_the_life_of_the_command(manager):
     command = [sys.executable, "-m", "dispatcher", "serve", "--pool", "a=http://127.0.0.1:9",
                "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]  # fmt: skip

@@ -356,6 +356,15 @@ async def eventually(condition, what="it never came true"):
         await asyncio.sleep(0.002)
 
 
+async def stable(value, seconds=0.04):
+    """Wait until value() is the same after this time as before it, and return it."""
+    before = None
+    while value() != before:
+        before = value()
+        await asyncio.sleep(seconds)
+    return before
+
+
 @contextlib.asynccontextmanager
 async def front(*scripts, policy="jsq", max_in_flight=0, **config):
     """Run a dispatcher with one pool for each script.

@@ -93,7 +93,8 @@ async def test_a_pool_that_speaks_unasked_loses_the_connection():
             await eventually(lambda: pool_connections(f).connections == 0)
 
 
-async def test_a_connection_whose_request_was_not_taken_is_not_used_again():
+async def test_a_connection_whose_request_was_not_taken_is_not_used_again(monkeypatch):
+    monkeypatch.setattr("dispatcher.proxy.downstream.LINGER_SECONDS", 0.1)
     go = asyncio.Event()
 
     async def early(wire):

@@ -13,10 +13,10 @@ from tests.proxy.harness import (
 
 
 async def slow_ok(wire):
-    """Answers after 20 ms."""
+    """Answer after 10 ms."""
     while True:
         await wire.message()
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.01)
         await wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
 

@@ -43,14 +43,14 @@ async def test_a_pool_that_stops_in_the_middle_is_cut():
 
 
 async def test_a_head_has_an_absolute_deadline():
-    async with front(timeouts={"head": 0.15}) as f:
+    async with front(timeouts={"head": 0.06}) as f:
         client = await f.client()
         for byte in b"GET / HTTP/1.1\r\nHo":
             try:
                 await client.send(bytes([byte]))
             except ConnectionError:
                 break
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.008)
         assert status(await client.message()) == 408
         assert await client.ended()
 
@@ -116,9 +116,9 @@ async def test_an_answer_that_is_not_taken_does_not_keep_its_connection():
         await all_clients_gone(f)
 
 
-@pytest.mark.parametrize("answer", [0.1, 0.2, 0.4])
+@pytest.mark.parametrize("answer", [0.03, 0.06, 0.12])
 async def test_a_client_that_stalls_its_upload_is_not_its_pools_fault(answer):
-    timeouts = {"answer": answer, "idle": 0.2}
+    timeouts = {"answer": answer, "idle": 0.06}
     async with front(Recorder(), Recorder(), timeouts=timeouts, health={"passive_failures": 1}) as f:
         for _ in range(3):
             client = await f.client()
@@ -133,7 +133,7 @@ async def test_a_pool_that_does_not_take_the_body_is_blamed():
         await wire.until(b"\r\n\r\n")
         await asyncio.sleep(60)
 
-    async with front(deaf, timeouts={"idle": 0.3}) as f:
+    async with front(deaf, timeouts={"idle": 0.1}) as f:
         client = await f.client()
         body = b"x" * (16 << 20)
         sending = asyncio.ensure_future(client.send(get("/", f"Content-Length: {len(body)}", method="POST") + body))

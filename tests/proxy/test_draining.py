@@ -82,6 +82,8 @@ async def test_a_drain_lets_requests_end_and_takes_no_more():
         head, body = await busy.message()
         assert b"Connection: close" in head
         assert body == b"ok"
+        idle.close()
+        busy.close()
         assert await draining == 0
         assert f.in_flight == [0]
 

@@ -567,11 +567,11 @@ async def test_a_pool_that_answers_early_may_go_on_reading_a_long_upload():
         await wire.exactly(10)
         await wire.send(b"ok")
 
-    async with front(early_head, timeouts={"idle": 0.3, "answer": 0.3}) as f:
+    async with front(early_head, timeouts={"idle": 0.1, "answer": 0.1}) as f:
         client = await f.client()
         await client.send(get("/", "Content-Length: 10", method="POST"))
         for _ in range(10):
             await client.send(b"x")
-            await asyncio.sleep(0.06)
+            await asyncio.sleep(0.02)
         assert (await client.message())[1] == b"ok"
         await f.wait_idle()

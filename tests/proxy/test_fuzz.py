@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +25,8 @@ HEAD = b"GET / HTTP/1.1\r\nHost: a\r\n"
 ANSWER = b"HTTP/1.1 200 OK\r\n"
 PIECES = st.lists(st.sampled_from(WORDS) | st.binary(max_size=20), max_size=14)
 SHORT = {"head": 0.03, "keepalive": 0.03, "answer": 0.03, "idle": 0.03, "tunnel": 0.03, "drain": 0.03}
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+THOROUGH = settings(QUICK, max_examples=300)
 
 
 async def survives(f):
@@ -66,17 +68,35 @@ async def answer_so(pieces, fields):
         await survives(f)
 
 
+REQUESTS = given(st.sampled_from([b"", HEAD]), PIECES)
+RESPONSES = given(
+    st.sampled_from([b"", ANSWER]),
+    PIECES,
+    st.sampled_from([(), ("Connection: upgrade", "Upgrade: x"), ("Connection: close",), ("TE: trailers",)]),
+)
+
+
 @QUICK
-@given(st.sampled_from([b"", HEAD]), PIECES)
+@REQUESTS
 def test_no_request_breaks_anything(begin, pieces):
     asyncio.run(ask_so([begin, *pieces]))
 
 
 @QUICK
-@given(
-    st.sampled_from([b"", ANSWER]),
-    PIECES,
-    st.sampled_from([(), ("Connection: upgrade", "Upgrade: x"), ("Connection: close",), ("TE: trailers",)]),
-)
+@RESPONSES
 def test_no_answer_breaks_anything(begin, pieces, fields):
+    asyncio.run(answer_so([begin, *pieces], fields))
+
+
+@pytest.mark.slow
+@THOROUGH
+@REQUESTS
+def test_no_request_of_many_breaks_anything(begin, pieces):
+    asyncio.run(ask_so([begin, *pieces]))
+
+
+@pytest.mark.slow
+@THOROUGH
+@RESPONSES
+def test_no_answer_of_many_breaks_anything(begin, pieces, fields):
     asyncio.run(answer_so([begin, *pieces], fields))

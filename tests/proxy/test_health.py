@@ -293,7 +293,7 @@ async def test_a_pool_that_only_fails_is_taken_out_and_comes_back():
             await wire.message()
             await wire.send(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n" if broken else OK)
 
-    async with front(script, answer_ok, health={"passive_failures": 3, "ejection": 1.0}) as f:
+    async with front(script, answer_ok, health={"passive_failures": 3, "ejection": 0.15}) as f:
         codes = [status(await f.ask(get())) for _ in range(12)]
         assert codes.count(500) == 3, "JSQ would send it everything: it is always idle"
         assert f.metric("lased_pool_up", pool="p0") == 0

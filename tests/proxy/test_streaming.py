@@ -19,6 +19,7 @@ from tests.proxy.harness import (
     eventually,
     front,
     get,
+    stable,
     status,
     write_buffer_bytes,
 )
@@ -106,15 +107,6 @@ async def test_S02_each_piece_of_a_request_goes_on_by_itself(field):
         await f.wait_idle()
 
 
-async def still(value):
-    """Until a number does not move any more."""
-    before = None
-    while value() != before:
-        before = value()
-        await asyncio.sleep(0.04)
-    return before
-
-
 @pytest.mark.parametrize("framing", ["length", "chunked"])
 @pytest.mark.parametrize("readers", [1, 4])
 async def test_S04_a_client_that_does_not_read_stops_its_pool_and_costs_no_memory(framing, readers):
@@ -137,7 +129,7 @@ async def test_S04_a_client_that_does_not_read_stops_its_pool_and_costs_no_memor
             client.writer.transport.pause_reading()
             await client.send(get())
         await eventually(lambda: len(sent) == readers)
-        await still(lambda: sum(sent.values()))
+        await stable(lambda: sum(sent.values()))
         assert all(n < 40 << 20 for n in sent.values()), "a pool can go on though nobody reads"
         assert write_buffer_bytes(f) < readers << 20
         assert f.in_flight == [readers]
@@ -174,7 +166,7 @@ async def test_S04_a_pool_that_does_not_read_stops_its_client_and_costs_no_memor
                 sent += 65536
 
         pushing = asyncio.ensure_future(push())
-        await still(lambda: sent)
+        await stable(lambda: sent)
         assert sent < 40 << 20, "the client can go on though its pool does not read"
         assert write_buffer_bytes(f) < 1 << 20
         pushing.cancel()
@@ -303,10 +295,7 @@ async def test_a_slow_reader_holds_its_pool_back_and_memory_flat():
         await client.send(get())
         head = await client.until(b"\r\n\r\n")
         assert status((head,)) == 200
-        before = -1
-        while sent != before:  # until nothing moves any more
-            before = sent
-            await asyncio.sleep(0.2)
+        await stable(lambda: sent)
         assert sent < total // 2, "the pool could go on pouring though nobody reads"
         assert f.in_flight == [1]
         got = len(client.buffer)
@@ -344,10 +333,7 @@ async def test_a_slow_pool_holds_its_client_back():
                 sent += 65536
 
         pushing = asyncio.create_task(push())
-        before = -1
-        while sent != before:
-            before = sent
-            await asyncio.sleep(0.2)
+        await stable(lambda: sent)
         assert sent < 32 << 20, "the client could go on sending though its pool does not read"
         go.set()
         assert status(await client.message()) == 200

@@ -120,7 +120,7 @@ async def test_a_reset_on_one_side_is_one_on_the_other(who):
 async def test_a_slow_reader_holds_the_other_side_back():
     async def floods(wire):
         for i in range(2000):
-            await asyncio.wait_for(wire.send(b"x" * 50_000), 5 if i < 1 else 0.5)
+            await asyncio.wait_for(wire.send(b"x" * 50_000), 5 if i < 1 else 0.2)
 
     script = switching(floods)
     async with front(script) as f:
@@ -282,13 +282,13 @@ async def test_much_behind_the_upgrade_request_is_the_tunnels(monkeypatch):
         await wire.until(b"\r\n\r\n")
         await gate.wait()
         await wire.send(SWITCH)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.12)
         await wire.exactly(200_000)
         await wire.send(b"done")
         await wire.rest()
 
     monkeypatch.setattr(PoolConnection, "connection_made", narrow)
-    async with front(slow, timeouts={"idle": 0.1, "tunnel": 30.0}) as f:
+    async with front(slow, timeouts={"idle": 0.04, "tunnel": 30.0}) as f:
         client = await f.client()
         client.writer.write(UPGRADE_REQUEST + b"x" * 200_000)
         await asyncio.sleep(0.05)
