@@ -63,7 +63,7 @@ async def test_pools_come_are_drained_and_go():
         ("GET", "/policy", None, 405, ""),
     ],
 )
-async def test_what_cannot_be_is_said_and_changes_nothing(method, path, body, code, why):
+async def test_an_invalid_change_is_reported_and_changes_nothing(method, path, body, code, why):
     async with front() as f:
         before = f.service.config
         got, answer = await call(f, method, path, body)
@@ -73,13 +73,13 @@ async def test_what_cannot_be_is_said_and_changes_nothing(method, path, body, co
         assert (await f.ask(get("/still")))[1] == b"/still"
 
 
-async def test_a_body_that_is_not_said_to_be_json_is_refused():
+async def test_a_body_without_the_json_content_type_is_refused():
     async with front() as f:
         code, answer = await call(f, "POST", "/policy", {"name": "jsq"}, Content_Type="text/plain")
         assert (code, answer["error"]) == (415, "the body must be JSON: Content-Type: application/json")
 
 
-async def test_whoever_has_no_token_learns_only_that_it_lives():
+async def test_without_the_token_only_the_health_is_visible():
     async with front(admin_token=TOKEN) as f:
         for path in ("/metrics", "/state", "/explain", "/pools"):
             assert (await call(f, "GET", path))[0] == 401
@@ -106,7 +106,7 @@ async def test_a_page_of_another_site_is_refused(fields):
         assert (await call(f, "GET", "/state", **fields))[0] == 403
 
 
-async def test_our_own_page_and_a_plain_client_are_not():
+async def test_the_own_page_and_a_plain_client_are_accepted():
     async with front() as f:
         own = f"http://{f.admin[0]}:{f.admin[1]}"
         assert (await call(f, "GET", "/state", Origin=own, Sec_Fetch_Site="same-origin"))[0] == 200
@@ -118,7 +118,7 @@ async def test_our_own_page_and_a_plain_client_are_not():
     ("host", "code"),
     [("localhost:1", 200), ("[::1]", 200), ("127.0.0.1", 200), ("evil.example", 421), ("127.0.0.1.evil.example", 421)],
 )
-async def test_a_name_that_was_rebound_to_this_machine_is_refused(host, code):
+async def test_a_host_name_that_points_to_this_machine_is_refused(host, code):
     async with front() as f:
         assert (await call(f, "GET", "/state", Host=host))[0] == code
 
@@ -131,7 +131,7 @@ async def test_from_other_machines_nothing_changes_without_a_token():
         assert (code, answer["error"]) == (403, "set admin_token to change anything from other machines")
 
 
-async def test_another_policy_takes_over_with_what_was_learned():
+async def test_a_new_policy_starts_with_what_was_learned():
     async with front(answer_ok, answer_ok, policy="greedy") as f:
         for _ in range(6):
             await f.ask(get())
@@ -223,7 +223,7 @@ async def raw(f, head, body=b""):
         b"{}x",
     ],
 )
-async def test_odd_policies_are_the_callers_fault(body):
+async def test_odd_policies_are_a_400(body):
     async with front() as f:
         head = b"POST /policy HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
         assert await raw(f, head + b"Content-Length: %d\r\n\r\n" % len(body), body) == 400
@@ -235,7 +235,7 @@ async def test_odd_policies_are_the_callers_fault(body):
 @pytest.mark.parametrize(
     "host", ["evil.example", "", "localhost:x", "localhost:999999", "\x80", "a@127.0.0.1", "[::1", "::1]"]
 )
-async def test_odd_hosts_are_not_ours(host):
+async def test_odd_hosts_are_refused(host):
     async with front() as f:
         assert await raw(f, f"GET /state HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode("latin1")) in (
             400,

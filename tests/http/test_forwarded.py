@@ -54,5 +54,5 @@ def test_an_ipv6_address_is_bare_in_x_forwarded_for_and_quoted_in_forwarded():
 @pytest.mark.parametrize(
     "nominated", ["x-forwarded-for", "X-Forwarded-For, X-Forwarded-Proto", "forwarded, X-FORWARDED-HOST"]
 )
-def test_a_connection_header_cannot_remove_our_headers(nominated):
+def test_a_connection_header_cannot_remove_the_dispatchers_headers(nominated):
     assert len(origin_lines("192.0.2.1", f"Connection: {nominated}")) == 4

@@ -216,7 +216,7 @@ def test_chunk_extensions_are_read_and_dropped(extension):
 
 
 @pytest.mark.parametrize("line", [b"5 ", b"5;", b"5;;a", b"5; a", b"5;a=", b'5;a="b', b"0x5", b"5;a\x00", b""])
-def test_chunk_lines_that_are_none(line):
+def test_invalid_chunk_lines(line):
     reader = Reader(Events(), 1000)
     with pytest.raises(BadRequest):
         reader.feed(b"POST / HTTP/1.1\r\nTE: chunked\r\n\r\n%b\r\nhello\r\n0\r\n\r\n" % line)

@@ -39,18 +39,18 @@ def test_trailing_blanks_are_no_part_of_a_value():
     assert (b"X", b"a") in request("X: a \t").headers
 
 
-def test_a_later_minor_version_is_1_1_to_us():
+def test_a_later_minor_version_is_forwarded_as_1_1():
     forwarded = forward_request(request(line="GET / HTTP/1.7"), Peer("1.2.3.4", 5, b"http"))
     assert forwarded.startswith(b"GET / HTTP/1.1\r\n")
 
 
 @pytest.mark.parametrize("host", ["a", "a:80", "[::1]:80", "a_b.c-d", "", "192.0.2.1"])
-def test_hosts_that_are_fine(host):
+def test_valid_hosts(host):
     assert request(host=host).host == host.encode()
 
 
 @pytest.mark.parametrize("host", ["a b", "a,b", "a/b", "a:b", "[::1", "a@b", "a?b", "a#b", 'a"b', None])
-def test_hosts_that_are_none(host):
+def test_invalid_hosts(host):
     with pytest.raises(BadRequest):
         request(host=host)
 
@@ -59,7 +59,7 @@ def test_hosts_that_are_none(host):
     "target",
     ["x", "*", "http:///x", "ftp://a/", "http://a b/", "http://u@a/", "/a b", "/#", "http://a/#f", "/\xff", ""],
 )
-def test_targets_that_are_none(target):
+def test_invalid_targets(target):
     with pytest.raises(BadRequest):
         request(line=f"GET {target} HTTP/1.1")
 
@@ -70,7 +70,7 @@ def test_options_keeps_its_star():
 
 
 @pytest.mark.parametrize(("method", "harmless"), [("GET", True), ("PUT", True), ("POST", False), ("PATCH", False)])
-def test_only_some_methods_may_be_served_twice(method, harmless):
+def test_only_some_methods_are_idempotent(method, harmless):
     assert request(line=f"{method} / HTTP/1.1").idempotent is harmless
 
 
@@ -106,7 +106,7 @@ NO_ANSWERS = [
 
 
 @pytest.mark.parametrize("raw", NO_ANSWERS)
-def test_answers_that_are_none(raw):
+def test_invalid_responses(raw):
     with pytest.raises(UpstreamProtocolError):
         parse_response(raw, b"GET")
 
@@ -133,5 +133,5 @@ def test_reasons_pass_and_odd_ones_too():
         (b"services;dur=1", None),
     ],
 )
-def test_what_a_pool_says_of_its_service_time(timing, seconds):
+def test_the_service_time_in_server_timing_is_read(timing, seconds):
     assert parse_server_timing(timing) == (pytest.approx(seconds) if seconds is not None else None)

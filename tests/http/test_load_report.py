@@ -22,7 +22,7 @@ from tests.proxy.harness import (
         (b'JSON {"rps_fractional": true, "named_metrics": {"queue_depth": 1}}', {"queue_depth": 1}),
     ],
 )  # fmt: skip
-def test_what_is_read(value, found):
+def test_reports_are_read(value, found):
     assert orca.parse(value, 1.0) == Report(1.0, **found)
 
 
@@ -35,7 +35,7 @@ NOTHING = (
 
 
 @pytest.mark.parametrize("value", NOTHING)
-def test_what_says_nothing(value):
+def test_unusable_reports_are_ignored(value):
     assert orca.parse(value, 1.0) is None
 
 
@@ -54,7 +54,7 @@ VALUE = b"TEXT named_metrics.queue_depth=4"
 
 @pytest.mark.parametrize("forward", [False, True])
 @pytest.mark.parametrize("read", [False, True])
-async def test_the_dispatcher_reads_it_and_clients_see_it_if_told(read, forward):
+async def test_a_report_is_read_and_forwarded_as_configured(read, forward):
     settings = {"read": read, "forward": forward}
     async with front(reporting(VALUE), policy="partial_sed", reports=settings) as f:
         head, body = await f.ask(GET)
@@ -65,7 +65,7 @@ async def test_the_dispatcher_reads_it_and_clients_see_it_if_told(read, forward)
         assert f.service.router.policy.observations["p0"].usual == (4.0 if read else None)
 
 
-async def test_nonsense_does_no_harm():
+async def test_an_unusable_report_does_no_harm():
     async with front(reporting(b"JSON " + b"{" * 3000), policy="partial_sed") as f:
         head, body = await f.ask(GET)
         assert (head.split(b" ")[1], body) == (b"200", b"ok")

@@ -82,7 +82,7 @@ def test_children_do_not_inherit_it(manager):
     assert manager.environment == {"KEPT": "1"}
 
 
-def test_a_reload_is_told_with_its_instant(manager, notifier):
+def test_a_reload_is_reported_with_its_time(manager, notifier):
     notifier.ready()
     manager.heard()
     before = time.monotonic_ns() // 1000
@@ -95,7 +95,7 @@ def test_a_reload_is_told_with_its_instant(manager, notifier):
     assert manager.heard() == {"READY": "1", "STATUS": ""}
 
 
-def test_a_refused_reload_says_why_in_one_line(manager, notifier):
+def test_the_reason_of_a_refused_reload_is_one_line(manager, notifier):
     notifier.ready()
     manager.heard()
     with pytest.raises(ConfigError), notifier.reloading():
@@ -104,7 +104,7 @@ def test_a_refused_reload_says_why_in_one_line(manager, notifier):
     assert manager.heard() == {"READY": "1", "STATUS": "reload refused: listen: bad WATCHDOG=trigger"}
 
 
-def test_a_reload_while_draining_is_not_told(manager, notifier):
+def test_a_reload_while_draining_is_not_reported(manager, notifier):
     with notifier.reloading():
         pass
     notifier.ready()
@@ -115,7 +115,7 @@ def test_a_reload_while_draining_is_not_told(manager, notifier):
     assert manager.silent()
 
 
-async def test_the_watchdog_is_told_twice_in_its_time(manager, failures):
+async def test_the_watchdog_gets_two_messages_in_its_time(manager, failures):
     manager.environment |= {"WATCHDOG_PID": str(os.getpid()), "WATCHDOG_USEC": "80000"}
     watching = asyncio.create_task(Notifier(manager.environment, failures.append).watch())
     await asyncio.sleep(0.22)
@@ -130,7 +130,7 @@ async def test_the_watchdog_is_told_twice_in_its_time(manager, failures):
     assert failures == []
 
 
-async def test_a_loop_that_stalls_says_nothing(manager, failures):
+async def test_a_stalled_loop_sends_nothing(manager, failures):
     manager.environment |= {"WATCHDOG_USEC": "40000"}
     watching = asyncio.create_task(Notifier(manager.environment, failures.append).watch())
     await asyncio.sleep(0)
@@ -145,13 +145,13 @@ async def test_a_loop_that_stalls_says_nothing(manager, failures):
     [{}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "soon"}, {"WATCHDOG_USEC": "-1"}, {"WATCHDOG_USEC": "²"},
      {"WATCHDOG_PID": "1", "WATCHDOG_USEC": "1000"}],
 )  # fmt: skip
-async def test_no_watchdog_where_none_is_wanted(manager, given):
+async def test_no_watchdog_runs_without_its_variables(manager, given):
     await asyncio.wait_for(Notifier(manager.environment | given, pytest.fail).watch(), MAX_WAIT_SECONDS)
     assert manager.silent()
 
 
 @pytest.mark.parametrize("given", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:2:1234"}])
-async def test_nothing_is_sent_where_nobody_listens(given):
+async def test_nothing_is_sent_without_a_socket(given):
     notifier = Notifier(given | {"WATCHDOG_USEC": "1000"}, pytest.fail)
     notifier.ready()
     with notifier.reloading():
@@ -160,12 +160,12 @@ async def test_nothing_is_sent_where_nobody_listens(given):
     await asyncio.wait_for(notifier.watch(), MAX_WAIT_SECONDS)
 
 
-def test_a_manager_that_is_gone_is_reported_and_endured(tmp_path, failures):
+def test_a_missing_manager_is_reported_and_ignored(tmp_path, failures):
     Notifier({"NOTIFY_SOCKET": str(tmp_path / "gone")}, failures.append).ready()
     assert failures == ["READY: No such file or directory"]
 
 
-def test_a_manager_that_does_not_read_holds_nobody_up_for_long(manager, notifier, failures):
+def test_a_manager_that_does_not_read_blocks_only_briefly(manager, notifier, failures):
     began = time.monotonic()
     while not failures:
         notifier.ready()
@@ -173,7 +173,7 @@ def test_a_manager_that_does_not_read_holds_nobody_up_for_long(manager, notifier
     assert failures[0].startswith("READY: ")
 
 
-async def test_the_service_tells_of_itself(manager, monkeypatch):
+async def test_the_service_notifies_its_manager(manager, monkeypatch):
     monkeypatch.setenv("NOTIFY_SOCKET", manager.environment["NOTIFY_SOCKET"])
     monkeypatch.setenv("WATCHDOG_USEC", "60000000")
     async with front(answer_ok) as f:

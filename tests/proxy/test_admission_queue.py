@@ -53,7 +53,7 @@ async def three(f, gates):
     return clients
 
 
-async def test_it_waits_and_goes_where_room_is():
+async def test_a_request_waits_and_goes_to_the_pool_with_a_free_slot():
     gates = Gates()
     async with limited(gates) as f:
         clients = await three(f, gates)
@@ -67,7 +67,7 @@ async def test_it_waits_and_goes_where_room_is():
         assert len(queue(f)) == 0
 
 
-async def test_nobody_overtakes():
+async def test_the_queue_keeps_its_order():
     gates = Gates()
     async with limited(gates) as f:
         clients = await three(f, gates)
@@ -82,7 +82,7 @@ async def test_nobody_overtakes():
         await f.wait_idle()
 
 
-async def test_one_that_leaves_while_it_waits_is_never_sent_and_the_next_goes():
+async def test_a_request_whose_client_leaves_the_queue_is_never_sent():
     gates = Gates()
     async with limited(gates) as f:
         clients = await three(f, gates)
@@ -124,7 +124,7 @@ async def opened(f, gates, target):
     return await client.message()
 
 
-async def test_a_pool_that_joins_lets_the_first_in_line_go():
+async def test_a_pool_that_joins_serves_the_first_in_the_queue():
     gates = Gates()
     async with limited(gates) as f:
         clients = await three(f, gates)
@@ -154,7 +154,7 @@ async def test_B07_requests_that_wait_cost_no_time_of_the_processor():
         assert [status(await client.message()) for client in clients] == [200] * 52
 
 
-async def test_B07_with_no_line_to_wait_in_it_is_503_at_once():
+async def test_B07_without_a_queue_the_response_is_503_at_once():
     pool = Gated()
     async with checked_front(pool, pool, max_in_flight=1, queue={"size": 0}) as f:
         clients = [await f.begin(get()) for _ in range(2)]
@@ -221,7 +221,7 @@ class Tickets(Recorder):
 
 @pytest.mark.parametrize("order", ["leaves, then room", "room, then leaves", "room one turn later"])
 @pytest.mark.parametrize("who", [1, 2])
-async def test_C15_room_that_comes_as_somebody_leaves_the_line_goes_to_the_next(order, who):
+async def test_C15_a_slot_that_is_freed_as_a_client_leaves_the_queue_goes_to_the_next(order, who):
     """The first in line, or the one behind, goes in the same turn in which the pool has room."""
     pool = Tickets()
     async with checked_front(pool, max_in_flight=1) as f:
@@ -241,7 +241,7 @@ async def test_C15_room_that_comes_as_somebody_leaves_the_line_goes_to_the_next(
         assert len(queue(f)) == 0
 
 
-async def test_C15_room_that_a_leaving_client_makes_wakes_the_next_at_once():
+async def test_C15_a_slot_that_a_leaving_client_frees_wakes_the_next_request_at_once():
     """The slot is freed by an abort, not by an answer."""
     pool = Tickets()
     async with checked_front(pool, max_in_flight=1) as f:
@@ -255,7 +255,7 @@ async def test_C15_room_that_a_leaving_client_makes_wakes_the_next_at_once():
         assert [status(await client.message()) for client in clients[1:]] == [200, 200]
 
 
-async def test_C15_the_length_of_the_line_is_exact_after_somebody_left_it():
+async def test_C15_the_length_of_the_queue_is_exact_after_a_client_left_it():
     """As many may stand in it as before: not one fewer, not one more."""
     pool = Tickets()
     async with checked_front(pool, max_in_flight=1, queue={"size": 2}) as f:
@@ -272,7 +272,7 @@ async def test_C15_the_length_of_the_line_is_exact_after_somebody_left_it():
         assert b"/one-too-many" not in pool.targets
 
 
-async def test_C15_a_place_that_expires_as_room_comes_blocks_nobody():
+async def test_C15_a_place_that_expires_as_a_slot_is_freed_blocks_no_request():
     """The first in line runs out of time about when the pool has room: whoever is next goes on."""
     pool = Tickets()
     async with checked_front(pool, max_in_flight=1, queue={"timeout": 0.03}) as f:

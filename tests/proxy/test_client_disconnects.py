@@ -69,7 +69,7 @@ async def test_D01_a_client_that_leaves_before_the_first_byte_ends_its_pools_wor
         assert pool_connections(f).connections == 0
 
 
-async def test_D01_also_one_whose_upload_its_pool_does_not_take():
+async def test_D01_a_client_whose_upload_is_not_read_ends_its_request():
     """The dispatcher holds such a client back by not reading; its reset must show all the same. (An end in good order
     would lie behind what it has sent, where no one could see it yet.)"""
     go = asyncio.Event()
@@ -102,7 +102,7 @@ async def test_D01_also_one_whose_upload_its_pool_does_not_take():
 
 
 @pytest.mark.parametrize("how", ENDS)
-async def test_D01_also_one_that_has_pipelined_more_than_is_read_ahead(how):
+async def test_D01_a_client_that_pipelined_more_than_is_read_ahead_ends_its_pools_work(how):
     """Reading stops beyond a bound of pipelined bytes; the end of the client's connection lies behind them."""
     pool = Works()
     async with checked_front(pool) as f:
@@ -118,7 +118,7 @@ async def test_D01_also_one_that_has_pipelined_more_than_is_read_ahead(how):
         assert len(pool.heads) == 1
 
 
-async def test_D02_no_request_outlives_its_client_whatever_is_being_awaited():
+async def test_D02_no_request_outlives_its_client_in_any_phase():
     """Many at once, each at another stage: dialling done, head sent, body under way, answer begun."""
     pool = Works()
     async with checked_front(pool) as f:
@@ -184,7 +184,7 @@ async def test_D04_a_client_that_leaves_an_event_stream_ends_it(how):
 
 @pytest.mark.parametrize("how", [*ENDS, "half"])
 @pytest.mark.parametrize("raw", [get("/gone"), get("/gone", "Content-Length: 2", method="POST") + b"hi"])
-async def test_D05_who_leaves_the_line_is_never_sent(raw, how):
+async def test_D05_a_request_whose_client_leaves_the_queue_is_never_sent(raw, how):
     pool = Gated()
     async with checked_front(pool, max_in_flight=1) as f:
         first = await f.begin(get("/first"))
@@ -231,7 +231,7 @@ async def test_D06_an_abort_is_the_clients_and_no_pools_failure(raw, says, how):
         assert pools_up(f) == [1, 1]
 
 
-async def test_D06_a_client_that_leaves_with_its_whole_answer_has_not_aborted():
+async def test_D06_a_client_that_leaves_with_its_whole_response_has_not_aborted():
     async with checked_front(Recorder()) as f:
         for how in ENDS * 3:
             client = await f.begin(get())
@@ -250,7 +250,7 @@ HALF_CLOSED = {
 
 
 @pytest.mark.parametrize("says", HALF_CLOSED.values(), ids=HALF_CLOSED)
-async def test_D09_who_ends_its_sending_side_has_left(says):
+async def test_D09_a_client_that_ends_its_sending_side_has_left(says):
     """A client that was closed and one that only ends its side look alike, so either is taken to have left: the request
     is given up at once, and what the client has of an answer cannot be taken for a whole one."""
     pool = Works(says)
@@ -267,7 +267,7 @@ async def test_D09_who_ends_its_sending_side_has_left(says):
 
 
 @pytest.mark.parametrize("raw", [get("/1"), get("/1") + get("/2"), b"GET /1 HTTP/1.0\r\n\r\n", b"", b"GET /1 HT"])
-async def test_D09_an_end_right_behind_the_request_brings_the_answer_or_a_clean_abort(raw):
+async def test_D09_an_end_right_after_the_request_brings_the_response_or_a_clean_abort(raw):
     """Both in one segment, before anything was read: nothing, or whole answers, and never a leak."""
     async with checked_front() as f:
         for _ in range(5):
@@ -279,7 +279,7 @@ async def test_D09_an_end_right_behind_the_request_brings_the_answer_or_a_clean_
             await all_clients_gone(f)
 
 
-async def test_D09_an_end_after_the_answer_closes_the_connection_in_peace():
+async def test_D09_an_end_after_the_response_closes_the_connection_cleanly():
     async with checked_front() as f:
         client = await f.begin(get("/done"))
         assert (await client.message())[1] == b"/done"
@@ -289,7 +289,7 @@ async def test_D09_an_end_after_the_answer_closes_the_connection_in_peace():
         assert f.metric("lased_client_aborts_total") == 0
 
 
-async def test_D09_who_ends_its_side_while_the_answer_waits_to_be_read_gets_no_wrong_one():
+async def test_D09_a_client_that_ends_its_side_during_the_response_gets_no_wrong_one():
     """A large answer that is all with the dispatcher when the client ends its side: the whole of it, or a break."""
     body = b"x" * (1 << 20)
 
@@ -320,7 +320,7 @@ async def test_D05_a_pipelined_request_whose_client_leaves_before_its_turn_is_ne
 
 @pytest.mark.parametrize("leave", ["close", "reset"])
 @pytest.mark.parametrize("after", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"])
-async def test_a_client_that_leaves_takes_its_request_with_it(leave, after):
+async def test_a_client_that_leaves_ends_its_request(leave, after):
     ended = asyncio.Event()
 
     async def script(wire):

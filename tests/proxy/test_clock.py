@@ -41,7 +41,7 @@ async def test_B15_a_jump_of_the_wall_clock_ends_no_wait_early_or_late(monkeypat
 
 
 @pytest.mark.parametrize("step", STEPS)
-async def test_B15_nor_does_it_keep_a_deadline_from_firing(monkeypatch, step):
+async def test_B15_a_jump_of_the_wall_clock_keeps_no_deadline_from_firing(monkeypatch, step):
     async def silent(wire):
         await wire.rest()
 
@@ -56,7 +56,7 @@ async def test_B15_nor_does_it_keep_a_deadline_from_firing(monkeypatch, step):
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("policy", ["greedy", "peak_ewma"])
-async def test_B16_nor_does_it_show_in_any_time_that_was_measured(monkeypatch, step, policy):
+async def test_B16_a_jump_of_the_wall_clock_shows_in_no_measured_time(monkeypatch, step, policy):
     """It jumps while each request is in flight, and the times still add up to what passed."""
 
     async def script(wire):

@@ -52,7 +52,7 @@ async def test_K01_a_connection_that_its_pool_has_closed_is_not_used_again(how, 
 
 
 @pytest.mark.parametrize("how", ENDS)
-async def test_K01_no_get_fails_however_closely_its_pool_closes_behind_the_answer_before(how):
+async def test_K01_no_get_fails_when_its_pool_closes_right_after_the_last_response(how):
     """The next request races the end of its connection, at every distance of some turns of the loop."""
     async with checked_front(Leaves(how)) as f:
         client = await f.client()
@@ -63,7 +63,7 @@ async def test_K01_no_get_fails_however_closely_its_pool_closes_behind_the_answe
 
 
 @pytest.mark.parametrize("extra", [b"more", b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"])
-async def test_bytes_after_an_answer_close_the_connection_and_reach_nobody(extra):
+async def test_bytes_after_a_response_close_the_connection_and_reach_no_client(extra):
     async def script(wire):
         await wire.message()
         await wire.send(OK + extra)
@@ -77,7 +77,7 @@ async def test_bytes_after_an_answer_close_the_connection_and_reach_nobody(extra
         assert len(f.pools[0].connections) == 3
 
 
-async def test_a_pool_that_speaks_unasked_loses_the_connection():
+async def test_a_pool_that_sends_without_a_request_loses_the_connection():
     async def script(wire):
         await wire.message()
         await wire.send(OK)
@@ -93,7 +93,7 @@ async def test_a_pool_that_speaks_unasked_loses_the_connection():
             await eventually(lambda: pool_connections(f).connections == 0)
 
 
-async def test_a_connection_whose_request_was_not_taken_is_not_used_again(monkeypatch):
+async def test_a_connection_whose_request_was_not_read_is_not_used_again(monkeypatch):
     monkeypatch.setattr("dispatcher.proxy.downstream.LINGER_SECONDS", 0.1)
     go = asyncio.Event()
 

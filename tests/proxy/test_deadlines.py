@@ -19,7 +19,7 @@ from tests.proxy.harness import (
 )
 
 
-async def test_a_silent_pool_is_a_504():
+async def test_a_silent_pool_causes_a_504():
     async with front(silent, timeouts={"answer": 0.05}) as f:
         client = await f.client()
         await client.send(get())
@@ -76,7 +76,7 @@ SHORT = {"head": 5.0, "keepalive": 5.0, "answer": 5.0, "idle": 0.2}
 
 
 @pytest.mark.parametrize("goes_on", ["ends", "trickles"])
-async def test_a_client_that_does_not_read_is_let_go_whatever_it_sends(goes_on):
+async def test_a_client_that_does_not_read_is_closed_although_it_sends(goes_on):
     async with front(pouring(b"HTTP/1.1 200 OK\r\nContent-Length: 67108864\r\n\r\n"), timeouts=SHORT) as f:
         client = await f.client()
         await client.send(get("/", "Content-Length: 1000", method="POST") + b"x" * 500)
@@ -91,7 +91,7 @@ async def test_a_client_that_does_not_read_is_let_go_whatever_it_sends(goes_on):
         await all_clients_gone(f)
 
 
-async def test_a_refused_client_that_reads_nothing_is_let_go(monkeypatch):
+async def test_a_refused_client_that_reads_nothing_is_closed(monkeypatch):
     monkeypatch.setattr("dispatcher.proxy.downstream.LINGER_SECONDS", 0.1)
     async with front() as f:
         client = await f.client()
@@ -117,7 +117,7 @@ async def test_an_answer_that_is_not_taken_does_not_keep_its_connection():
 
 
 @pytest.mark.parametrize("answer", [0.03, 0.06, 0.12])
-async def test_a_client_that_stalls_its_upload_is_not_its_pools_fault(answer):
+async def test_a_stalled_upload_is_no_failure_of_the_pool(answer):
     timeouts = {"answer": answer, "idle": 0.06}
     async with front(Recorder(), Recorder(), timeouts=timeouts, health={"passive_failures": 1}) as f:
         for _ in range(3):
@@ -128,7 +128,7 @@ async def test_a_client_that_stalls_its_upload_is_not_its_pools_fault(answer):
         assert [f.metric("lased_pool_up", pool=p) for p in ("p0", "p1")] == [1, 1]
 
 
-async def test_a_pool_that_does_not_take_the_body_is_blamed():
+async def test_a_pool_that_does_not_read_the_body_has_failed():
     async def deaf(wire):
         await wire.until(b"\r\n\r\n")
         await asyncio.sleep(60)
@@ -143,7 +143,7 @@ async def test_a_pool_that_does_not_take_the_body_is_blamed():
 
 
 @pytest.mark.parametrize("before", [b"", get("/first")], ids=["its first request", "a later one"])
-async def test_B22_a_head_that_trickles_has_an_absolute_deadline(before):
+async def test_B22_a_slow_head_has_an_absolute_deadline(before):
     """Each byte comes well within it, and none moves it. No pool hears of a request whose head is not whole."""
     pool = Recorder()
     async with checked_front(pool, timeouts={"head": 0.1, "keepalive": 5.0, "idle": 5.0}) as f:

@@ -61,7 +61,8 @@ async def test_a_client_that_becomes_idle_during_the_drain_is_closed():
         assert await asyncio.wait_for(draining, 4) == 0
 
 
-async def test_a_drain_lets_requests_end_and_takes_no_more():
+async def test_a_drain_lets_requests_end_and_takes_no_more(monkeypatch):
+    monkeypatch.setattr("dispatcher.proxy.downstream.LINGER_SECONDS", 0.1)
     go = asyncio.Event()
 
     async def gated(wire):
@@ -82,8 +83,6 @@ async def test_a_drain_lets_requests_end_and_takes_no_more():
         head, body = await busy.message()
         assert b"Connection: close" in head
         assert body == b"ok"
-        idle.close()
-        busy.close()
         assert await draining == 0
         assert f.in_flight == [0]
 
@@ -147,7 +146,7 @@ async def test_a_drained_pool_ends_what_it_has_and_gets_nothing_new():
         assert routable_pools(f) == ["p0", "p1"]
 
 
-async def test_if_all_are_drained_nobody_serves():
+async def test_if_all_pools_are_drained_the_status_is_503():
     async with front(answer_ok, answer_ok) as f:
         for pool in ("p0", "p1"):
             f.service.control.drain_pool(pool, True)

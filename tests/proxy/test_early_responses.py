@@ -48,7 +48,7 @@ def inviting(answer=OK):
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "QUERY"])
 @pytest.mark.parametrize(("framing", "body"), FRAMINGS)
-async def test_E01_the_invitation_comes_from_the_pool_and_then_the_body_goes(framing, body, method):
+async def test_E01_the_100_comes_from_the_pool_and_then_the_body_is_sent(framing, body, method):
     script = inviting()
     async with front(script) as f:
         client = await f.client()
@@ -66,7 +66,7 @@ async def test_E01_the_invitation_comes_from_the_pool_and_then_the_body_goes(fra
         await assert_unharmed(f)
 
 
-async def test_E01_an_http_1_0_client_is_not_sent_what_it_does_not_know():
+async def test_E01_an_http_1_0_client_gets_no_100():
     """RFC 9110 10.1.1 and 15.2: no interim answer to such a client; it sends its body unasked."""
     script = inviting()
     async with front(script) as f:
@@ -103,7 +103,7 @@ FINAL = [
 @pytest.mark.parametrize("then", ["", "close"])
 @pytest.mark.parametrize("answer", FINAL)
 @pytest.mark.parametrize(("framing", "body"), FRAMINGS)
-async def test_E02_an_answer_before_the_body_is_the_answer(framing, body, answer, then):
+async def test_E02_a_final_response_before_the_body_reaches_the_client(framing, body, answer, then):
     async with front(blunt(answer, then)) as f:
         client = await f.client()
         await client.send(expecting(framing))
@@ -123,7 +123,7 @@ async def test_E02_an_answer_before_the_body_is_the_answer(framing, body, answer
     ("Transfer-Encoding: chunked", b"%x\r\n%b\r\n0\r\n\r\n" % (len(EVIL), EVIL)),
     ("Transfer-Encoding: chunked", EVIL),
 ])  # fmt: skip
-async def test_E03_what_comes_after_that_is_no_request_be_it_a_body_or_not(framing, body, answer):
+async def test_E03_bytes_after_an_early_final_response_are_no_request(framing, body, answer):
     script = blunt(answer)
     async with front(script) as f:
         client = await f.client()
@@ -136,7 +136,7 @@ async def test_E03_what_comes_after_that_is_no_request_be_it_a_body_or_not(frami
 
 
 @pytest.mark.parametrize(("framing", "body"), FRAMINGS)
-async def test_E04_a_pool_that_skips_the_invitation_gets_a_body_sent_all_the_same(framing, body):
+async def test_E04_a_pool_that_sends_no_100_still_gets_the_body(framing, body):
     script = Recorder()
     async with front(script) as f:
         client = await f.client()
@@ -176,7 +176,7 @@ async def test_E05_a_413_reaches_a_client_that_is_still_sending(framing, expect,
     (CONTINUE + CONTINUE, OK),
     (CONTINUE + b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"2\r\nok\r\n", b"0\r\n\r\n"),
 ])  # fmt: skip
-async def test_E06_an_invitation_and_the_answer_arrive_both_and_in_order(pieces):
+async def test_E06_a_100_and_the_final_response_arrive_in_order(pieces):
     async with front(Pieces(*pieces)) as f:
         client = await f.client()
         for _ in range(2):
@@ -194,7 +194,7 @@ async def test_E06_an_invitation_and_the_answer_arrive_both_and_in_order(pieces)
     (b"HTTP/1.1 104 Whatever\r\nX-Progress: 1\r\n\r\n",), (CONTINUE, HINTS), (HINTS,) * 50,
 ])  # fmt: skip
 @pytest.mark.parametrize("together", [False, True])
-async def test_E07_every_interim_answer_is_passed_on_with_its_own_fields_only(interim, together):
+async def test_E07_every_interim_response_is_forwarded_with_its_own_headers_only(interim, together):
     final = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Final: 1\r\n\r\nok"
     async with front(Pieces(*([b"".join(interim) + final] if together else [*interim, final]))) as f:
         client = await f.client()
@@ -208,7 +208,7 @@ async def test_E07_every_interim_answer_is_passed_on_with_its_own_fields_only(in
         await assert_unharmed(f)
 
 
-async def test_E07_a_hint_is_there_before_the_answer_is():
+async def test_E07_a_103_arrives_before_the_final_response():
     go = asyncio.Event()
 
     async def hints(wire, head):
@@ -227,7 +227,7 @@ async def test_E07_a_hint_is_there_before_the_answer_is():
 
 
 @pytest.mark.parametrize("interim", [HINTS, CONTINUE, HINTS + HINTS])
-async def test_E07_an_http_1_0_client_gets_the_answer_alone(interim):
+async def test_E07_an_http_1_0_client_gets_the_final_response_alone(interim):
     async with front(Pieces(interim + OK)) as f:
         client = await f.client()
         await client.send(b"GET /x HTTP/1.0\r\n\r\n")
@@ -243,7 +243,7 @@ async def test_E07_an_http_1_0_client_gets_the_answer_alone(interim):
     (b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\noh", 500),
 ])  # fmt: skip
 @pytest.mark.parametrize("interim", [CONTINUE, HINTS])
-async def test_E08_what_fails_after_an_interim_answer_ends_in_a_real_one(interim, fails, code):
+async def test_E08_a_failure_after_an_interim_response_ends_in_an_error_response(interim, fails, code):
     async def play(wire, head):
         await wire.send(interim)
         await wire.body(head)
@@ -269,7 +269,7 @@ async def test_E08_what_fails_after_an_interim_answer_ends_in_a_real_one(interim
 
 
 @pytest.mark.parametrize("then", ["reset", "close"])
-async def test_E08_and_so_does_what_fails_before_the_body_has_come(then):
+async def test_E08_a_failure_before_the_body_ends_in_a_502(then):
     async with front(saying_at_once(CONTINUE, then)) as f:
         client = await f.client()
         await client.send(expecting())
@@ -292,7 +292,7 @@ def saying_at_once(piece, then):
 
 
 @pytest.mark.parametrize(("framing", "body"), FRAMINGS)
-async def test_E09_with_no_pool_there_nobody_invites_a_body(framing, body):
+async def test_E09_without_a_pool_no_100_is_sent(framing, body):
     async with front(None, None) as f:
         client = await f.client()
         await client.send(expecting(framing))
@@ -306,7 +306,7 @@ async def test_E09_with_no_pool_there_nobody_invites_a_body(framing, body):
         assert f.metric("lased_internal_errors_total") == 0
 
 
-async def test_E09_nor_while_every_pool_is_full():
+async def test_E09_while_every_pool_is_full_no_100_is_sent():
     go = asyncio.Event()
 
     async def holds(wire, head):
@@ -360,7 +360,7 @@ async def test_E09_the_body_of_a_request_that_no_pool_took_is_part_of_no_other(b
         await assert_unharmed(f)
 
 
-async def test_E09_nor_is_one_that_waited_in_vain():
+async def test_E09_the_body_of_a_request_that_expired_in_the_queue_is_part_of_no_other():
     go = asyncio.Event()
 
     async def holds(wire, head):
@@ -407,7 +407,7 @@ def after_some(answer, then):
 
 @pytest.mark.parametrize("code", [413, 404, 200])
 @pytest.mark.parametrize("then", ["", "close"])
-async def test_E10_an_early_answer_to_a_large_upload_reaches_the_client_and_frees_all(code, then):
+async def test_E10_an_early_response_to_a_large_upload_reaches_the_client(code, then):
     """Also when the pool closes with the rest unread, which makes its kernel send a reset behind the answer."""
     answer = b"HTTP/1.1 %d Early\r\nContent-Length: 2\r\n\r\nno" % code
     async with front(after_some(answer, then)) as f:
@@ -438,7 +438,7 @@ async def test_E10_an_early_answer_to_a_large_upload_reaches_the_client_and_free
 
 
 @pytest.mark.parametrize("then", ["close", "reset"])
-async def test_E10_it_is_heard_even_if_more_of_the_body_went_out_behind_it(then):
+async def test_E10_an_early_response_arrives_even_if_more_of_the_body_was_sent_after_it(then):
     """The pool's answer waits in the dispatcher's socket while the next piece of the body meets the reset."""
     both = asyncio.Event()
 
@@ -467,7 +467,7 @@ async def test_E10_it_is_heard_even_if_more_of_the_body_went_out_behind_it(then)
     ("Upgrade: TLS/1.2", "Connection: Upgrade"),
 ])  # fmt: skip
 @pytest.mark.parametrize(("framing", "body"), FRAMINGS)
-async def test_E11_a_body_with_an_upgrade_goes_on_and_the_upgrade_does_not(framing, body, upgrade):
+async def test_E11_a_body_with_an_upgrade_is_forwarded_without_the_upgrade(framing, body, upgrade):
     """RFC 9110 7.8: whoever does not want to upgrade ignores it; the request is served as it is."""
     script = Recorder()
     async with front(script) as f:
@@ -541,7 +541,7 @@ async def test_an_early_answer_to_a_large_upload_reaches_the_client():
         await f.wait_idle()
 
 
-async def test_an_early_answer_is_heard_although_the_pool_did_not_listen():
+async def test_an_early_response_arrives_although_the_pool_did_not_read():
     loop = asyncio.get_running_loop()
     with UnreadingPool() as pool, socket.socket() as client:
         async with front(answer_ok) as f:

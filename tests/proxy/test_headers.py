@@ -48,7 +48,7 @@ async def refused_unnoticed(f, raw, code):
 
 @pytest.mark.parametrize("spell", [str.lower, str.upper, str.title, str.swapcase])
 @pytest.mark.parametrize("spread", [", ", "\r\nConnection: "])
-async def test_H03_nobody_nominates_away_what_the_dispatcher_adds(spell, spread):
+async def test_H03_a_connection_header_cannot_remove_what_the_dispatcher_adds(spell, spread):
     """A Connection field takes the client's own fields with it, never ours, in whatever letter case."""
     names = ["X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "Forwarded", "Via", "Host", "Content-Length"]
     nominated = spread.join(spell(name) for name in names)
@@ -67,7 +67,7 @@ COOKIES = [b"a=1; Path=/", b"b=2; Expires=Wed, 09 Jun 2027 10:18:14 GMT", b"a=3;
 
 
 @pytest.mark.parametrize("names", [[b"Set-Cookie"] * 3, [b"Set-Cookie", b"set-cookie", b"SET-COOKIE"]])
-async def test_H04_cookies_come_one_a_line_in_their_order(names):
+async def test_H04_cookies_stay_one_to_a_line_in_their_order(names):
     """Never joined: their dates have commas."""
     lines = [b"%b: %b" % pair for pair in zip(names, COOKIES, strict=True)]
     async with checked_front(Recorder(response_with(lines[0], b"X: between", *lines[1:]))) as f:
@@ -101,7 +101,7 @@ async def test_H05_two_connection_fields_are_the_same_as_one(lines):
 @pytest.mark.parametrize(
     "lines", [[b"Connection: close, x-up"], [b"Connection: close", b"Connection: X-Up"], [b"connection: x-up,close"]]
 )
-async def test_H05_the_same_of_an_answer(lines):
+async def test_H05_two_connection_fields_of_a_response_are_the_same_as_one(lines):
     """The pool's connection is not used again, the field it nominates goes no further."""
     async with checked_front(Recorder(response_with(*lines, b"X-Up: 1"))) as f:
         client = await f.client()
@@ -160,7 +160,7 @@ async def test_H07_control_bytes_in_a_request_are_refused(place):
 
 
 @pytest.mark.parametrize("place", ["value", "name", "reason"])
-async def test_H07_control_bytes_in_an_answer_are_a_502(place):
+async def test_H07_control_bytes_in_a_response_cause_a_502(place):
     pool = Recorder()
     async with checked_front(pool) as f:
         for control in [*CONTROLS, 13]:
@@ -176,7 +176,7 @@ async def test_H07_control_bytes_in_an_answer_are_a_502(place):
 
 
 @pytest.mark.parametrize("control", [0, 1, 0x7F])
-async def test_H07_nor_do_they_pass_in_trailers(control):
+async def test_H07_control_bytes_do_not_pass_in_trailers(control):
     """Of an answer: it ends broken, for its head is gone. Of a request: 400."""
     trailer = b"0\r\nX: a%cb\r\n\r\n" % control
     async with checked_front(
@@ -202,7 +202,7 @@ async def test_H08_an_underscore_gives_a_forged_field_no_meaning(name):
 
 
 @pytest.mark.parametrize("line", [b"Content_Length: 40", b"Transfer_Encoding: chunked"])
-async def test_H08_nor_does_it_frame_a_body(line):
+async def test_H08_a_header_with_underscores_frames_no_body(line):
     """What follows is the next request."""
     pool = Recorder()
     async with checked_front(pool) as f:
@@ -220,7 +220,7 @@ async def test_H08_nor_does_it_frame_a_body(line):
         (b"GET /p HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n", b"GET /p HTTP/1.1"),
     ],
 )
-async def test_H12_nothing_is_added_but_who_asked(raw, first):
+async def test_H12_only_headers_about_the_client_are_added(raw, first):
     """No Accept-Encoding that a pool might take for the client's, no User-Agent, no Accept, no type."""
     pool = Recorder(response_with())
     async with checked_front(pool) as f:
@@ -314,7 +314,7 @@ SEGMENTS = {"one": [], "two": [10000], "many": [251] * 64, "a last byte": [16383
     ],
     ids=["a target", "a value", "a name", "a count", "a sum", "a line without end", "a head without end"],
 )
-async def test_H16_what_is_too_large_is_refused_alike_in_however_many_segments(raw, code, sizes):
+async def test_H16_too_large_a_head_is_refused_alike_in_any_number_of_segments(raw, code, sizes):
     async with checked_front() as f:
         client, answer = await in_pieces(f, raw, sizes)
         assert status(answer) == code
@@ -326,7 +326,7 @@ async def test_H16_what_is_too_large_is_refused_alike_in_however_many_segments(r
 @pytest.mark.parametrize("sizes", SEGMENTS.values(), ids=SEGMENTS)
 @pytest.mark.parametrize("where", ["target", "value"])
 @pytest.mark.parametrize("over", [-1, 0, 1])
-async def test_H16_the_limit_is_met_to_the_byte_in_however_many_segments(over, where, sizes):
+async def test_H16_the_limit_is_exact_to_the_byte_in_any_number_of_segments(over, where, sizes):
     limit = 16384
     room = limit + over - len(raw_get(b"X: "))
     raw = raw_get(b"X: " + (b"x" * room if where == "value" else b""), target=b"/")
@@ -357,7 +357,7 @@ async def test_H16_a_second_request_on_a_connection_has_the_same_limits():
         assert await client.ended()
 
 
-async def test_H16_an_answer_whose_head_has_no_end_is_a_502():
+async def test_H16_a_response_head_without_end_causes_a_502():
     async def endless(wire):
         await wire.message()
         await wire.send(b"HTTP/1.1 200 OK\r\n")
@@ -368,7 +368,7 @@ async def test_H16_an_answer_whose_head_has_no_end_is_a_502():
         assert status(await f.ask(get())) == 502
 
 
-async def test_H19_no_client_makes_new_series():
+async def test_H19_no_client_creates_a_metric_series():
     """Methods, hosts, paths and field names at random, and statuses of a pool that makes them up."""
     dice = random.Random(1)
 
@@ -494,7 +494,7 @@ async def test_target_and_fields_pass_byte_for_byte():
     ]  # fmt: skip
 
 
-async def test_it_adds_who_asked_and_nothing_else():
+async def test_only_headers_about_the_client_are_added():
     script = Recorder()
     async with front(script) as f:
         await f.ask(get("/", "X-Forwarded-For: 6.6.6.6", "X-Forwarded-Proto: gopher"))

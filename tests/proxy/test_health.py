@@ -65,7 +65,7 @@ async def test_probes_take_a_pool_out_and_bring_it_back():
         assert f.metric("lased_requests_total", pool="p0", code="2xx") == 0, "probes are no requests"
 
 
-async def test_it_takes_several_probes_in_a_row():
+async def test_several_checks_in_a_row_are_needed():
     async with front(Patient(), Patient(), health={"rise": 2, "fall": 3}) as f:
         for well in (False, False, True, False, False):
             f.service.health.checked("p0", well)
@@ -79,7 +79,7 @@ async def test_it_takes_several_probes_in_a_row():
         assert f.service.health.is_up("p0")
 
 
-async def test_if_all_are_down_all_are_tried():
+async def test_if_all_pools_are_down_all_are_used():
     pools = [Patient(well=False) for _ in range(3)]
     async with front(*pools, health={"path": "/health", **SOON}) as f:
         await eventually(lambda: all(f.service.health.verdict(f"p{i}") == "down" for i in range(3)))
@@ -89,7 +89,7 @@ async def test_if_all_are_down_all_are_tried():
         await eventually(lambda: routable_pools(f) == ["p1"])
 
 
-async def test_too_few_are_not_left_alone_with_the_traffic():
+async def test_the_floor_keeps_failed_pools_when_too_few_are_left():
     async with front(*[Patient() for _ in range(4)], health={"floor": 0.5}) as f:
         for pool in ("p0", "p1", "p2"):
             for _ in range(3):
@@ -157,7 +157,7 @@ async def test_a_pool_that_fails_fast_does_not_attract_the_traffic(policy):
         await f.wait_idle()
 
 
-async def test_a_pool_comes_back_slowly_if_that_is_asked_for():
+async def test_a_pool_comes_back_slowly_with_slow_start():
     sick, well = Patient(), Patient()
     async with front(sick, well, policy="jsq", health={"slow_start": 1000.0}) as f:
         for verdict in (False, True):
@@ -206,7 +206,7 @@ async def test_ejected_drained_and_probed_down_do_not_undo_each_other():
         assert routable_pools(f) == ["p0", "p1"]
 
 
-async def test_two_pools_at_one_address_are_probed_apart():
+async def test_two_pools_at_one_address_are_checked_separately():
     one = Patient()
 
     async def script(wire):
@@ -224,7 +224,7 @@ async def test_two_pools_at_one_address_are_probed_apart():
         assert one.probes == 0
 
 
-async def test_without_probes_what_they_found_is_void():
+async def test_the_results_of_checks_end_with_the_checks():
     sick = Patient(well=False)
     async with front(sick, Patient(), health={"path": "/health", **SOON}) as f:
         await eventually(lambda: routable_pools(f) == ["p1"])
@@ -336,7 +336,7 @@ async def test_a_change_elsewhere_does_not_bring_an_ejected_pool_back_and_a_relo
         assert f.service.health.verdict("p0") == "up"
 
 
-async def test_a_dead_old_connection_does_not_throw_a_returned_pool_out():
+async def test_a_stale_connection_does_not_eject_a_returned_pool():
     async def dies_after_one(wire):
         await wire.message()
         await wire.send(OK)
@@ -353,7 +353,7 @@ async def test_a_dead_old_connection_does_not_throw_a_returned_pool_out():
         assert f.metric("lased_pool_up", pool="p0") == 1
 
 
-async def test_what_was_sent_before_a_pool_came_back_does_not_throw_it_out():
+async def test_a_request_from_before_an_ejection_does_not_eject_the_pool_again():
     held = asyncio.Event()
 
     async def script(wire):
@@ -377,7 +377,7 @@ async def test_what_was_sent_before_a_pool_came_back_does_not_throw_it_out():
         assert f.metric("lased_pool_up", pool="p0") == 1
 
 
-async def test_having_no_file_left_is_no_pools_fault(monkeypatch):
+async def test_too_many_open_files_is_no_failure_of_a_pool(monkeypatch):
     async with front(answer_ok, answer_ok, health={"passive_failures": 1}) as f:
 
         async def exhausted(*_, **__):
@@ -429,7 +429,7 @@ async def test_B08_removing_the_good_one_brings_the_ejected_one_back():
         assert status(await f.ask(get())) == 200
 
 
-async def test_B20_all_down_is_an_error_at_once():
+async def test_B20_with_every_pool_down_the_error_comes_at_once():
     async with checked_front(None, None, None, None) as f:
         loop = asyncio.get_running_loop()
         began_at = loop.time()
@@ -439,7 +439,7 @@ async def test_B20_all_down_is_an_error_at_once():
         assert loop.time() - began_at < 0.5
 
 
-async def test_B20_pools_that_do_not_answer_a_dial_are_a_504_in_bounded_time():
+async def test_B20_pools_that_accept_no_connection_cause_a_504_in_bounded_time():
     """Three pools are dialled and no more, each for as long as it may take to connect."""
     with port_without_answer() as port:
         async with front(answer_ok, timeouts={"connect": 0.03}) as f:

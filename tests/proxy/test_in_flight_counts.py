@@ -64,7 +64,7 @@ def count_objects(*kinds):
 
 @pytest.mark.parametrize("how", ["fin", "reset"])
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
-async def test_C01_however_an_answer_breaks_the_count_is_zero_after_it(answer, how):
+async def test_C01_the_count_is_zero_after_every_kind_of_broken_response(answer, how):
     """Also the gauge that is shown, and the connections: nothing grows with the failures."""
 
     async def script(wire):
@@ -122,7 +122,7 @@ async def test_C03_a_pool_that_resets_at_the_very_end_of_its_answer():
 
 
 @pytest.mark.parametrize(("kind", "step"), [(PoolConnection, "close"), (ClientConnection, "on_exchange_end")])
-async def test_C03_a_clean_up_that_fails_does_not_keep_the_count_up(monkeypatch, kind, step):
+async def test_C03_a_cleanup_that_fails_does_not_keep_the_count_up(monkeypatch, kind, step):
     """The count comes down before anything is tidied up, so that a fault of ours there costs one answer at most."""
     original = getattr(kind, step)
 
@@ -175,7 +175,7 @@ async def test_C04_a_pool_that_comes_back_under_its_name_keeps_its_count(times, 
         await other.close()
 
 
-async def test_C04_one_that_comes_back_after_its_last_request_starts_from_zero():
+async def test_C04_a_pool_that_comes_back_after_its_last_request_starts_from_zero():
     held = Gated()
     async with checked_front(held, answer_ok) as f:
         both = [(f"p{i}", pool.port, {}) for i, pool in enumerate(f.pools)]
@@ -262,7 +262,7 @@ async def test_C07_two_ends_at_once_count_once(parting, part, pool_ends):
 
 @pytest.mark.parametrize("raw", [get(), get("/", "Content-Length: 5", method="POST") + b"he", get() * 3])
 @pytest.mark.parametrize("leave", ["reset", "close"])
-async def test_C08_a_client_that_leaves_right_behind_its_request_leaves_its_slot(raw, leave):
+async def test_C08_a_client_that_leaves_right_after_its_request_frees_its_slot(raw, leave):
     """At every distance of a few turns of the loop: before the request is read, routed, sent, answered. The pool may
     have one request in flight, so a slot that is lost would be the last."""
 
@@ -285,7 +285,7 @@ async def test_C08_a_client_that_leaves_right_behind_its_request_leaves_its_slot
 
 @pytest.mark.parametrize("leave", ["reset", "close", "half"])
 @pytest.mark.parametrize("flows", [True, False])
-async def test_C09_a_client_that_leaves_within_a_stream(leave, flows):
+async def test_C09_a_client_that_leaves_within_a_stream_ends_it(leave, flows):
     """While events flow and while the stream is silent; several at once, and the others' streams go on."""
     ended = []
 
@@ -395,7 +395,7 @@ async def test_C13_a_reload_does_not_forget_what_is_in_flight(change):
 @pytest.mark.parametrize(
     "abandoned", ["the pool says nothing", "the pool stops", "the client sends no more", "the client reads nothing"]
 )
-async def test_C16_a_stream_that_everybody_abandons_is_settled_all_the_same(abandoned):
+async def test_C16_a_stream_that_both_sides_abandon_is_completed(abandoned):
     """No end, no error, no reset, from neither side: the deadlines bring the count back."""
     over = asyncio.Event()
 
@@ -431,7 +431,7 @@ async def test_requests_and_decisions_are_counted():
         await eventually(lambda: f.metric("lased_request_duration_seconds_count", pool="p0") == 4)
 
 
-async def test_our_own_bug_is_a_500_and_counted(monkeypatch):
+async def test_a_bug_of_the_dispatcher_is_a_500_and_counted(monkeypatch):
     async with front() as f:
         monkeypatch.setattr("dispatcher.proxy.exchange.forward_request", lambda *_: 1 / 0)
         assert status(await f.ask(get())) == 500

@@ -113,7 +113,7 @@ async def test_K07_a_request_at_the_very_end_of_keep_alive_is_served_or_was_neve
     ],
     ids=["asks for longer", "1.0", "an empty line behind", "with a body"],
 )
-async def test_K08_an_idle_client_is_closed_at_the_keep_alive_timeout_whatever_it_wishes(request_):
+async def test_K08_an_idle_client_is_closed_at_the_keep_alive_timeout(request_):
     async with checked_front(timeouts={"keepalive": 0.05, "head": 5.0, "idle": 5.0}) as f:
         client = await f.begin(request_)
         began_at = asyncio.get_running_loop().time()

@@ -6,7 +6,7 @@ import trustme
 from tests.proxy.harness import eventually, front, get, handshakes, silent, status
 
 
-async def test_connections_beyond_the_limit_are_told_so():
+async def test_connections_beyond_the_limit_get_a_503():
     async with front(limits={"connections": 1}) as f:
         first = await f.client()
         await first.send(get())

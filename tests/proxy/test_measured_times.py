@@ -54,7 +54,7 @@ async def test_there_is_none_without_a_response():
         assert f.metric("lased_policy_errors_total") == 0
 
 
-async def test_what_the_pool_says_of_its_service_time_is_believed_and_passed_on():
+async def test_a_reported_service_time_is_used_and_forwarded():
     script = Recorder(b"HTTP/1.1 200 OK\r\nServer-Timing: db;dur=1, service;dur=0.25\r\nContent-Length: 0\r\n\r\n")
     async with front(script, policy="greedy") as f:
         head, _ = await f.ask(get())
@@ -92,7 +92,7 @@ async def test_answers_of_400_teach_nothing_even_by_inference():
 
 
 @pytest.mark.parametrize("told", [b"0", b"999999999999"])
-async def test_a_report_that_cannot_be_true_is_not_believed(told):
+async def test_an_impossible_report_is_ignored(told):
     async def boasts(wire):
         while True:
             await wire.message()
@@ -161,7 +161,7 @@ async def test_B26_the_rate_that_is_learned_is_the_pools_and_not_its_queues(poli
             assert f.service.router.policy.estimates()["p0"].rate == pytest.approx(truth, rel=0.4)
 
 
-async def test_S09_what_a_request_waits_in_line_is_no_service_of_its_pool():
+async def test_S09_the_time_in_the_queue_is_no_service_time_of_the_pool():
     """A pool for one request at a time is held for 60 ms; the next request waits that long and is served at once. What
     is learned of the pool is its service, and its count never shows the waiting one."""
     gate = asyncio.Event()

@@ -48,7 +48,7 @@ async def test_a_resend_is_a_send_of_its_own_and_spends_the_budget():
         await f.wait_idle()
 
 
-async def test_a_try_that_is_resent_teaches_too():
+async def test_an_attempt_that_is_repeated_teaches_too():
     retry = {"on": ["503"], "budget": 1.0}
     async with front(answers(503, b""), answer_ok, policy="exp3_ix", retry=retry) as f:
         assert {status(await f.ask(get())) for _ in range(40)} == {200}
@@ -57,7 +57,7 @@ async def test_a_try_that_is_resent_teaches_too():
         assert f.metric("lased_pool_up", pool="p0") == 1
 
 
-async def test_retry_after_is_heeded():
+async def test_retry_after_is_respected():
     async with front(answers(503, b"", b"Retry-After: 30"), answer_ok, policy="exp3_ix") as f:
         assert [status(await f.ask(get())) for _ in range(40)].count(503) == 1
         assert set(policy_of(f).resting) == {"p0"}
@@ -98,7 +98,7 @@ async def test_to_other_policies_it_stays_a_failure():
         assert f.service.registry.get_sample_value("lased_pool_rejections_total", {"pool": "p0"}) is None
 
 
-async def test_after_a_change_of_policy_rejections_are_heard_or_not():
+async def test_rejections_are_counted_after_a_change_of_policy():
     async with front(answers(503, b""), answer_ok, policy="round_robin") as f:
         f.service.router.switch(Exp3Ix(rng=Random(1)), 1e9)
         assert f.service.registry.get_sample_value("lased_pool_rejections_total", {"pool": "p0"}) == 0
@@ -124,7 +124,7 @@ async def test_between_rejections_failures_are_not_in_a_row():
         assert f.metric("lased_pool_up", pool="p0") == 1
 
 
-async def test_a_503_that_breaks_off_is_an_error_whoever_learns_from_it():
+async def test_a_503_that_breaks_off_is_an_error_for_every_policy():
     async def torn(wire):
         await wire.message()
         await wire.send(b"HTTP/1.1 503 No\r\nContent-Length: 100\r\n\r\nbye")

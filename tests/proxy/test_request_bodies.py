@@ -96,7 +96,7 @@ async def test_any_method_may_carry_a_body(method):
     assert script.requests[0][1] == b"hello"
 
 
-async def test_what_was_kept_of_a_body_is_let_go_with_the_request():
+async def test_a_kept_body_is_freed_with_its_request():
     async with front() as f:
         client = await f.client()
         await client.send(get("/", "Content-Length: 60000", method="PUT") + b"x" * 60000)
@@ -104,7 +104,7 @@ async def test_what_was_kept_of_a_body_is_let_go_with_the_request():
         await eventually(lambda: not any(isinstance(thing, RequestBody) for thing in gc.get_objects()))
 
 
-async def test_tiny_chunks_go_on_as_one():
+async def test_tiny_chunks_are_joined():
     seen = []
 
     async def script(wire):

@@ -211,7 +211,7 @@ async def test_F10_lines_of_a_head_end_in_crlf(raw, size):
 @pytest.mark.parametrize("size", [0, 1, 3])
 @pytest.mark.parametrize("extension", [b";a=b", b";a", b";a;b=c;d", b';a="b c;\\""', b';a="\xe9"',
                                        b";" + b"a" * 1000])  # fmt: skip
-async def test_F11_extensions_of_chunks_are_taken_and_dropped(extension, size):
+async def test_F11_chunk_extensions_are_accepted_and_dropped(extension, size):
     script = Recorder()
     async with front(script) as f:
         client = await f.client()
@@ -240,7 +240,7 @@ def unchunked(raw):
 @pytest.mark.parametrize("line", [b"5;\nx", b"5;a\nb", b'5;a="\n"', b'5;a="\r\n"', b'5;a="b', b"5;a=\x00", b"5;\x7f",
                                   b"5;a=b\r",
                                   b"5;;", b"5;=b", b"5 5", b"5,", b"5;a=b c", b"5;" + b"a" * 20000])  # fmt: skip
-async def test_F11_what_is_no_extension_is_refused(line, size):
+async def test_F11_a_malformed_chunk_extension_is_refused(line, size):
     await broken_upload(line + b"\r\nhello\r\n0\r\n\r\n", size if len(line) < 100 else 0)
 
 
@@ -307,7 +307,7 @@ async def test_F14_a_chunk_that_is_not_as_long_as_it_says_is_refused_at_once(bod
 
 
 @pytest.mark.parametrize("body", BAD_DATA[:4])
-async def test_F14_a_request_gone_wrong_is_refused_at_once_though_it_waits_for_a_pool(body):
+async def test_F14_a_malformed_request_in_the_queue_is_refused_at_once(body):
     """With every pool full a request stands in line; that its body turned out malformed need not wait for its turn."""
     go = asyncio.Event()
 
@@ -381,7 +381,7 @@ async def test_F19_any_method_takes_a_body_and_its_framing_along(method, framing
 
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
 @pytest.mark.parametrize("size", [0, 1])
-async def test_F20_an_http_1_0_body_goes_on_by_its_length_and_what_follows_is_nothing(method, size):
+async def test_F20_an_http_1_0_body_ends_by_its_length_and_the_rest_is_ignored(method, size):
     script = Recorder(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
     async with front(script) as f:
         client = await f.client()
@@ -395,7 +395,7 @@ async def test_F20_an_http_1_0_body_goes_on_by_its_length_and_what_follows_is_no
         await assert_unharmed(f)
 
 
-async def test_F20_bytes_behind_an_http_1_0_request_without_length_are_no_body_and_no_request():
+async def test_F20_bytes_after_an_http_1_0_request_without_length_are_no_request():
     script = Recorder()
     async with front(script) as f:
         client = await f.client()
@@ -406,7 +406,7 @@ async def test_F20_bytes_behind_an_http_1_0_request_without_length_are_no_body_a
         await assert_unharmed(f)
 
 
-async def test_F20_a_kept_http_1_0_connection_finds_the_next_request_behind_the_body():
+async def test_F20_a_kept_http_1_0_connection_reads_the_next_request_after_the_body():
     script = Recorder()
     async with front(script) as f:
         client = await f.client()
@@ -447,7 +447,7 @@ async def test_F22_a_body_over_the_limit_is_refused_and_nothing_behind_it_is_a_r
 
 
 @pytest.mark.parametrize("framing", [b"Content-Length: 1000", b"Transfer-Encoding: chunked"])
-async def test_F22_a_body_at_the_limit_is_none_too_large(framing):
+async def test_F22_a_body_at_the_limit_is_accepted(framing):
     script = Recorder()
     async with front(script, limits={"body_bytes": 1000}) as f:
         body = b"x" * 1000
@@ -460,7 +460,7 @@ async def test_F22_a_body_at_the_limit_is_none_too_large(framing):
         await assert_unharmed(f)
 
 
-async def test_F22_one_too_large_behind_a_slow_one_is_refused_in_its_turn():
+async def test_F22_a_too_large_body_after_a_slow_request_is_refused_in_its_turn():
     go = asyncio.Event()
 
     async def slow(wire, head):
@@ -490,7 +490,7 @@ async def test_F22_one_too_large_behind_a_slow_one_is_refused_in_its_turn():
     (b"G@T / HTTP/1.1", 400), (b"HTTP/1.1 200 OK", 400), (b"GET / HTTP/0.9", 505), (b"GET / HTTP/2.0", 505),
     (b"GET / HTTP/3.0", 505), (b"PRI * HTTP/2.0", 505),
 ])  # fmt: skip
-async def test_F23_what_speaks_another_protocol_is_told_so(line, code, size):
+async def test_F23_another_protocol_is_refused(line, code, size):
     async with front(Recorder()) as f:
         await assert_refused_unseen(f, line + b"\r\nHost: a\r\n\r\n" + EVIL, code, size=size)
 
@@ -501,12 +501,12 @@ async def test_F23_what_speaks_another_protocol_is_told_so(line, code, size):
     b"EHLO a\r\n",
     b"\x00\x00\x00\x08\x04\xd2\x16\x2f",
 ])  # fmt: skip
-async def test_F23_what_never_becomes_a_head_is_given_up_in_time(raw):
+async def test_F23_bytes_that_never_become_a_head_are_refused_in_time(raw):
     async with front(Recorder(), timeouts={"head": 0.05}) as f:
         await assert_refused_unseen(f, raw, 400, 408)
 
 
-async def test_F23_the_preface_of_http_2_is_no_request_of_ours():
+async def test_F23_the_preface_of_http_2_is_refused():
     async with front(Recorder()) as f:
         await assert_refused_unseen(
             f, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00" + bytes(4) + EVIL, 400, 505
@@ -544,7 +544,7 @@ async def test_F23_the_preface_of_http_2_is_no_request_of_ours():
     ],
 )
 @pytest.mark.parametrize("pieces", [None, 700])
-async def test_what_is_no_clean_request_is_refused_and_the_connection_closed(raw, code, pieces):
+async def test_an_invalid_request_is_refused_and_its_connection_closed(raw, code, pieces):
     async with front() as f:
         client = await f.client()
         for i in range(0, len(raw), pieces or len(raw)):
@@ -573,7 +573,7 @@ BAD_CHUNKS = [
 
 
 @pytest.mark.parametrize("body", BAD_CHUNKS)
-async def test_a_chunked_body_gone_wrong_is_refused_and_held_against_nobody(body):
+async def test_a_malformed_chunked_body_is_refused_and_no_pool_has_failed(body):
     async with front(silent) as f:
         client = await f.client()
         await client.send(get("/", "Transfer-Encoding: chunked", method="POST") + body)

@@ -79,7 +79,7 @@ async def test_T08_the_authority_of_an_absolute_target_wins(target, upstream, ho
     await seen_as(b"GET " + upstream + b" HTTP/1.1", host, plain(target, host=other))
 
 
-async def test_T08_also_where_http_1_0_sends_no_host():
+async def test_T08_the_authority_of_an_absolute_target_is_the_host_of_http_1_0():
     await seen_as(b"GET /p HTTP/1.1", b"h", b"GET http://h/p HTTP/1.0\r\n\r\n")
 
 
@@ -166,7 +166,7 @@ async def test_T11_what_only_looks_like_connect_opens_no_tunnel(method):
                                     b"/\x1b", b"/\x7f", b"/\t",
                                     b"/\x0b", b"/\r", b"/a\x0cb"])  # fmt: skip
 @pytest.mark.parametrize("method", [b"GET", b"QUERY", b"FOO"])
-async def test_T12_bytes_that_no_target_has_are_refused_always(target, size, method):
+async def test_T12_bytes_that_no_target_may_have_are_always_refused(target, size, method):
     async with front(Recorder()) as f:
         await assert_refused_unseen(f, plain(target, method=method) + EVIL, 400, size=size)
 
@@ -236,7 +236,7 @@ async def test_T15_any_token_is_a_method_and_passes_unchanged(method):
 @pytest.mark.parametrize(
     "method", [b"G T", b"G,T", b"G@T", b"G:T", b"G/T", b'"GET"', b"G\xe9T", b"G\x00T", b"(GET)", b"", b"GET\t"]
 )
-async def test_T15_what_is_no_token_is_no_method(method):
+async def test_T15_a_method_that_is_no_token_is_refused(method):
     async with front(Recorder()) as f:
         await assert_refused_unseen(f, plain(b"/x", method=method) + EVIL, 400)
 

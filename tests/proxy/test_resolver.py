@@ -20,7 +20,7 @@ def changed(f, **pool):
     f.service.reloader.amend(pools=[first | pool, *others])
 
 
-async def test_a_reload_while_a_name_is_looked_up_costs_nobody_anything(monkeypatch):
+async def test_a_reload_during_a_lookup_harms_no_request(monkeypatch):
     gate, really = asyncio.Event(), Resolver._look_up
 
     async def slow(self):
@@ -138,7 +138,7 @@ async def test_a_name_that_was_never_found_is_an_unreachable_pool(resolver):
     assert asked.asked == 1, "not at every request"
 
 
-async def test_a_pool_that_moves_is_followed_and_its_old_connections_let_go(resolver):
+async def test_a_new_address_is_used_and_its_old_connections_are_closed(resolver):
     old, new = await Pool(answer_ok).open(), Pool(answer_ok)
     new.server = await asyncio.start_server(new.accept, "127.0.0.2", old.port)
     asked = resolver(["127.0.0.1"], ["127.0.0.2"])
@@ -173,7 +173,7 @@ async def test_an_address_that_is_dead_is_passed_over(resolver):
     await pool.close()
 
 
-async def test_a_host_that_is_no_host_is_a_502():
+async def test_an_invalid_host_name_is_a_502():
     async with front() as f:
         f.service.pool_connections["p0"] = ConnectionPool("p0", Target(Address("a..b", 80)), LiveSettings())
         assert status(await f.ask(get())) == 502

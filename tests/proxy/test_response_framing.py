@@ -38,7 +38,7 @@ def ok(*fields):
     CHUNKED.replace(b"200 OK", b"404 Not Found"),
     CHUNKED.replace(b"200 OK", b"500 Oh"),
 ])  # fmt: skip
-async def test_R01_an_answer_to_head_ends_with_its_head_whatever_that_says(answer, version):
+async def test_R01_a_response_to_head_ends_with_its_head(answer, version):
     script = Recorder(answer)
     async with front(script) as f:
         client = await f.client()
@@ -57,7 +57,7 @@ async def test_R01_an_answer_to_head_ends_with_its_head_whatever_that_says(answe
 
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("answer", [(CHUNKED, HELLO), (ok(b"Content-Length: 5"), b"hello"), (ok(), b"hello")])
-async def test_R01_a_body_sent_all_the_same_behind_an_answer_to_head_reaches_nobody(answer, apart):
+async def test_R01_a_body_after_a_response_to_head_reaches_no_client(answer, apart):
     pieces = answer if apart else (b"".join(answer),)
     async with front(Pieces(*pieces)) as f:
         client = await f.client()
@@ -148,7 +148,7 @@ async def test_R06_an_answer_that_ends_with_its_connection_is_chunked_for_the_cl
 
 
 @pytest.mark.parametrize("pieces", CLOSED)
-async def test_R06_and_ends_with_its_connection_for_an_http_1_0_client(pieces):
+async def test_R06_such_a_response_ends_with_its_connection_for_an_http_1_0_client(pieces):
     body = b"".join(pieces).partition(b"\r\n\r\n")[2]
     async with front(Pieces(*pieces, then="close")) as f:
         client = await f.client()
@@ -199,7 +199,7 @@ def sees_the_end(*pieces):
     (b"Transfer-Encoding: ",),
 ])  # fmt: skip
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_R08_an_answer_of_two_lengths_is_none_and_its_connection_is_closed(fields, method):
+async def test_R08_a_response_with_two_lengths_causes_a_502_and_closes_its_connection(fields, method):
     script = sees_the_end(ok(*fields) + HELLO)
     async with front(script) as f:
         client = await f.client()
@@ -213,7 +213,7 @@ async def test_R08_an_answer_of_two_lengths_is_none_and_its_connection_is_closed
         await assert_unharmed(f)
 
 
-async def test_R08_http_1_0_has_no_chunks_and_an_answer_that_says_so_is_none():
+async def test_R08_a_chunked_http_1_0_response_causes_a_502():
     """RFC 9112 6.1: a Transfer-Encoding in such a message is faulty framing."""
     script = sees_the_end(CHUNKED.replace(b"1.1", b"1.0") + HELLO)
     async with front(script) as f:
@@ -227,7 +227,7 @@ async def test_R08_http_1_0_has_no_chunks_and_an_answer_that_says_so_is_none():
     b"HTTP/1.1 200 OK\r\nX: a\x00b\r\n\r\n", b"HTTP/1.1 99 x\r\n\r\n", b"HTTP/1.1 1000 x\r\n\r\n",
     b"HTTP/1.1 600 x\r\n\r\n", b"HTTP/1.1 abc x\r\n\r\n", b"220 ready\r\n\r\n", EVIL, b"\x16\x03\x01\x02" * 10000,
 ])  # fmt: skip
-async def test_R08_what_is_no_answer_at_all_is_a_502(answer):
+async def test_R08_bytes_that_are_no_response_cause_a_502(answer):
     script = sees_the_end(answer)
     async with front(script) as f:
         assert status(await f.ask(get())) == 502
@@ -282,7 +282,7 @@ async def broken(f, version=b"1.1"):
 @pytest.mark.parametrize("then", ["reset", "close"])
 @pytest.mark.parametrize(("answer", "data"), CUT)
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
-async def test_R09_an_answer_that_its_pool_breaks_off_is_broken_for_the_client_too(answer, data, then, version):
+async def test_R09_a_response_that_its_pool_breaks_off_is_broken_for_the_client_too(answer, data, then, version):
     async with front(Pieces(answer, then=then)) as f:
         head, got, whole = await broken(f, version)
         assert status((head,)) == 200
@@ -300,7 +300,7 @@ async def test_R09_an_answer_that_its_pool_breaks_off_is_broken_for_the_client_t
     b"6\n there\r\n0\r\n\r\n", b"6\r\n thereXX\r\n0\r\n\r\n", b"x\r\n", b"-6\r\n there\r\n0\r\n\r\n", b"6;\nx\r\n",
     b"0\n\n", b"0\r\n\n", b"0\r\nno trailer\r\n\r\n", b"ffffffffffffffff6\r\n there\r\n0\r\n\r\n",
 ])  # fmt: skip
-async def test_R09_and_so_is_one_whose_chunks_go_wrong(rest, size):
+async def test_R09_a_response_with_malformed_chunks_is_broken_for_the_client_too(rest, size):
     pieces = [rest[i : i + 1] for i in range(len(rest))] if size else [rest]
     async with front(Pieces(CHUNKED, b"5\r\nhello\r\n", *pieces)) as f:
         head, got, whole = await broken(f)
@@ -312,7 +312,7 @@ async def test_R09_and_so_is_one_whose_chunks_go_wrong(rest, size):
 
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
 @pytest.mark.parametrize(("answer", "data"), [*CUT, (ok() + b"hello", b"hello")])
-async def test_R10_an_answer_that_does_not_go_on_in_time_is_broken_too(answer, data, version):
+async def test_R10_a_response_that_stalls_is_broken_for_the_client_too(answer, data, version):
     script = sees_the_end(answer)
     async with front(script, timeouts={"idle": 0.03}) as f:
         head, got, whole = await broken(f, version)
@@ -331,7 +331,7 @@ async def test_R10_an_answer_that_does_not_go_on_in_time_is_broken_too(answer, d
     (b"HTTP/1.1 404 No\r\nContent-Length: 100\r\n\r\n",),
     (b"HTTP/1.1 200 OK\r\n", b"Content-Length: 100\r\n\r\n"),
 ])  # fmt: skip
-async def test_R11_a_pool_that_dies_before_its_body_leaves_a_broken_answer_or_a_502(pieces, then):
+async def test_R11_a_pool_that_dies_before_its_body_causes_a_broken_response_or_a_502(pieces, then):
     async with front(Pieces(*pieces, then=then)) as f:
         head, got, whole = await broken(f)
         if status((head,)) == 502:
@@ -347,7 +347,7 @@ async def test_R11_a_pool_that_dies_before_its_body_leaves_a_broken_answer_or_a_
                                   b"HTTP/1.1 200 OK\r\nContent-Length: 1",
                                   b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n",
                                   b"HTTP/1.1 200 OK\r\n\r", b"\r\n"])  # fmt: skip
-async def test_R11_a_pool_that_dies_inside_its_head_is_a_502(part, then):
+async def test_R11_a_pool_that_dies_inside_its_head_causes_a_502(part, then):
     async with front(Pieces(part, then=then)) as f:
         client = await f.client()
         for _ in range(2):
@@ -360,7 +360,7 @@ async def test_R11_a_pool_that_dies_inside_its_head_is_a_502(part, then):
 
 @pytest.mark.parametrize("then", ["reset", "close"])
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
-async def test_R13_a_pool_that_says_nothing_at_all_is_a_502_and_has_failed(method, then):
+async def test_R13_a_pool_that_sends_nothing_causes_a_502_and_has_failed(method, then):
     script = Pieces(then=then)
     async with front(script, answer_ok, policy="round_robin", health={"passive_failures": 1, "ejection": 60.0}) as f:
         client = await f.client()
@@ -379,7 +379,7 @@ async def test_R13_a_pool_that_says_nothing_at_all_is_a_502_and_has_failed(metho
 @pytest.mark.parametrize(("method", "body", "arrivals"), [("GET", b"", 2), ("HEAD", b"", 2), ("PUT", b"hi", 2),
                                                   ("POST", b"", 1),
                                                   ("POST", b"hi", 1)])  # fmt: skip
-async def test_R13_on_a_kept_connection_it_is_tried_once_more_where_that_is_safe(method, body, arrivals):
+async def test_R13_on_a_kept_connection_a_safe_request_is_sent_once_more(method, body, arrivals):
     script = Pieces(then="close")
     async with front(script) as f:
         client = await f.client()
@@ -402,9 +402,7 @@ async def test_R13_on_a_kept_connection_it_is_tried_once_more_where_that_is_safe
     ("HEAD", ok(b"Content-Length: 5")),
     ("GET", ok(b"Content-Length: 0")),
 ])  # fmt: skip
-async def test_R14_what_comes_where_no_body_may_be_reaches_nobody_and_ends_the_connection(
-    method, answer, behind, apart
-):
+async def test_R14_bytes_where_no_body_may_be_reach_no_client_and_end_the_connection(method, answer, behind, apart):
     async with front(Pieces(*(answer, behind) if apart else (answer + behind,))) as f:
         client = await f.client()
         for i in range(2):
@@ -427,7 +425,7 @@ async def test_R14_what_comes_where_no_body_may_be_reaches_nobody_and_ends_the_c
         b"HTTP/1.1 200 OK\r\n\r\n",
     ],
 )
-async def test_an_answer_to_head_has_no_body_whatever_its_head_says(answer):
+async def test_a_response_to_head_has_no_body(answer):
     async with front(Recorder(answer)) as f:
         client = await f.client()
         for _ in range(3):
@@ -485,7 +483,7 @@ async def test_an_http_1_0_client_gets_plain_bytes_and_the_end_of_the_connection
         b"",
     ],
 )
-async def test_an_answer_that_is_none_becomes_502(answer):
+async def test_an_invalid_response_becomes_a_502(answer):
     async with front(Pieces(answer, then="close")) as f:
         client = await f.client()
         await client.send(get())
@@ -516,7 +514,7 @@ async def test_a_1_0_client_sees_a_reset_where_nothing_else_could_tell():
 
 
 @pytest.mark.parametrize("framing", ["Transfer-Encoding: chunked", "X: until the end"])
-async def test_a_1_0_client_never_takes_a_cut_answer_for_a_whole_one(framing):
+async def test_a_1_0_client_sees_a_cut_response_as_broken(framing):
     piece = b"5\r\nhello\r\n" if "chunked" in framing else b"hello"
 
     async def script(wire):

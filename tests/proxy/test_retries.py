@@ -36,7 +36,7 @@ def put(body, method="PUT"):
     return get("/x", f"Content-Length: {len(body)}", method=method) + body
 
 
-async def test_by_default_an_answer_is_an_answer():
+async def test_by_default_a_503_is_not_retried():
     first = Recorder(BUSY)
     async with front(first, answer_ok, policy="round_robin") as f:
         assert (await f.ask(get()))[1] == b"busy"
@@ -85,7 +85,7 @@ async def test_a_body_that_comes_in_pieces_is_replayed_whole():
         ({"on": ["500", "timeout"]}, get(), "it is not asked for"),
     ],
 )
-async def test_what_may_not_be_tried_again_gets_the_pools_answer(settings, request_, why):
+async def test_a_request_that_may_not_be_retried_gets_the_pools_response(settings, request_, why):
     first = Recorder(BUSY)
     async with front(first, first, policy="round_robin", retry=settings) as f:
         answer = await f.ask(request_)
@@ -94,7 +94,7 @@ async def test_what_may_not_be_tried_again_gets_the_pools_answer(settings, reque
         await f.wait_idle()
 
 
-async def test_with_leave_a_post_is_tried_again_too():
+async def test_a_post_is_retried_if_configured():
     first, second = Recorder(BUSY), Recorder(FINE)
     async with front(first, second, policy="round_robin", retry={"on": ["503", "non_idempotent"]}) as f:
         assert (await f.ask(put(b"x", "POST")))[1] == b"fine"
@@ -109,7 +109,7 @@ async def test_the_last_attempt_gives_what_it_got():
         await f.wait_idle()
 
 
-async def test_nobody_else_is_there_to_try():
+async def test_without_another_pool_nothing_is_retried():
     first = Recorder(BUSY)
     async with front(first, retry={"on": ["503", "reset"]}) as f:
         assert (await f.ask(get()))[1] == b"busy"
@@ -117,7 +117,7 @@ async def test_nobody_else_is_there_to_try():
 
 
 @pytest.mark.parametrize(("cause", "pool"), [("reset", Pieces(then="close")), ("timeout", None)])
-async def test_silence_is_tried_elsewhere_if_that_is_asked_for(cause, pool):
+async def test_silence_is_retried_elsewhere_if_configured(cause, pool):
     async def silent(wire):
         await wire.until(b"\r\n\r\n")
         await wire.rest()
@@ -130,7 +130,7 @@ async def test_silence_is_tried_elsewhere_if_that_is_asked_for(cause, pool):
         await f.wait_idle()
 
 
-async def test_a_client_that_leaves_is_not_tried_for_again():
+async def test_a_request_whose_client_left_is_not_sent_again():
     second = Recorder(FINE)
 
     async def waits(wire):
@@ -173,7 +173,7 @@ async def test_pools_that_fail_do_not_double_the_load():
         assert len(first.bodies) <= 121
 
 
-async def test_the_last_refusal_is_handed_on_in_the_pools_own_words():
+async def test_the_last_refusal_is_forwarded_unchanged():
     busy = answers(503, b"own words", b"Retry-After: 77")
     async with front(busy, busy, policy="round_robin", retry={"on": ["503"], "attempts": 3}) as f:
         head, body = await f.ask(get())
@@ -182,7 +182,7 @@ async def test_the_last_refusal_is_handed_on_in_the_pools_own_words():
         assert f.metric("lased_retries_total", reason="503") == 1
 
 
-async def test_so_is_one_where_the_others_are_full():
+async def test_the_refusal_is_forwarded_if_the_other_pools_are_full():
     gate = asyncio.Event()
 
     async def held(wire):
@@ -257,7 +257,7 @@ async def test_a_pool_that_refuses_is_passed_over():
         assert f.metric("lased_retries_total", reason="connect") == 3
 
 
-async def test_a_body_survives_the_search_for_a_pool():
+async def test_a_body_is_complete_after_a_failed_connection():
     async def echo(wire):
         _, body = await wire.message()
         await wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
@@ -298,7 +298,7 @@ class Mortal(Recorder):
 
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"])
-async def test_K01_what_dies_with_an_old_connection_is_tried_once_more_on_a_fresh_one(how, method):
+async def test_K01_a_request_whose_old_connection_breaks_is_sent_once_more(how, method):
     """Also with other old connections at hand, which are as dead: the second try takes none of them."""
     gate = asyncio.Event()
     pool = Mortal(how, mortal=3)
@@ -325,7 +325,7 @@ async def test_K01_what_dies_with_an_old_connection_is_tried_once_more_on_a_fres
 
 
 @pytest.mark.parametrize("how", ENDS)
-async def test_K01_there_is_no_third_try(how):
+async def test_K01_there_is_no_third_attempt(how):
     """The fresh connection fails too: that is the pool's answer."""
     pool = Mortal(how)
 
@@ -353,7 +353,7 @@ async def test_K01_there_is_no_third_try(how):
         ("LOCK", "X: no body", b""),
     ],
 )
-async def test_K02_what_may_act_twice_reaches_a_pool_once(how, method, framing, body):
+async def test_K02_a_request_that_may_act_twice_reaches_a_pool_once(how, method, framing, body):
     """A connection that dies over it leaves open whether it was done: 502, and the client decides (RFC 9110 9.2.2)."""
     pool = Mortal(how)
     async with checked_front(pool) as f:
@@ -368,7 +368,7 @@ async def test_K02_what_may_act_twice_reaches_a_pool_once(how, method, framing, 
         assert status(await client.message()) == 200, "the client's connection is as good as before"
 
 
-async def test_K02_nor_is_it_sent_to_another_pool():
+async def test_K02_a_request_that_may_act_twice_is_not_sent_to_another_pool():
     """A second pool that would take it changes nothing."""
     pool, other = Mortal("reset"), Recorder()
     async with checked_front(pool, other) as f:
@@ -384,7 +384,7 @@ async def test_K02_nor_is_it_sent_to_another_pool():
 @pytest.mark.parametrize("first", ["refuses", "does not answer"])
 @pytest.mark.parametrize("framing", ["length", "chunked"])
 @pytest.mark.parametrize("held_back", [False, True])
-async def test_K13_a_body_is_complete_at_the_pool_that_takes_it_at_last(first, framing, held_back):
+async def test_K13_a_body_is_complete_at_the_pool_that_accepts_it(first, framing, held_back):
     """Two pools do not accept a connection; the third gets every byte, also those that came meanwhile."""
     body = bytes(range(256)) * 4096
     raw = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if framing == "chunked" else body
@@ -410,7 +410,7 @@ async def test_K13_a_body_is_complete_at_the_pool_that_takes_it_at_last(first, f
 
 
 @pytest.mark.parametrize("leave", ["reset", "close"])
-async def test_K15_no_second_try_for_a_client_that_has_left_during_the_first(leave):
+async def test_K15_no_second_attempt_for_a_client_that_left_during_the_first(leave):
     """The old connection dies after its client: nobody is there to try again for."""
     gate = asyncio.Event()
     seen = []
@@ -437,7 +437,7 @@ async def test_K15_no_second_try_for_a_client_that_has_left_during_the_first(lea
         assert f.metric("lased_retries_total", reason="stale") == 0
 
 
-async def test_K15_a_client_that_leaves_while_a_pool_is_dialled_is_sent_to_no_other():
+async def test_K15_a_request_whose_client_leaves_during_a_dial_is_sent_to_no_pool():
     """And the dial itself is given up: its connection is not made for nobody."""
     other = Recorder()
     with port_without_answer() as port:

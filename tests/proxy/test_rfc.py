@@ -28,7 +28,7 @@ def via_of(head):
     return via
 
 
-async def test_X05_a_request_that_comes_round_again_is_refused_and_counted():
+async def test_X05_a_request_in_a_loop_is_refused_and_counted():
     script = Recorder()
     async with front(script) as f:
         await f.ask(get())
@@ -73,7 +73,7 @@ TRAILED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\
     (("TE: trailers", "Connection: TE"), b"0\r\nX-Sum: 1\r\n\r\n"),
     ((), b"0\r\n\r\n"),
 ])  # fmt: skip
-async def test_S07_trailers_pass_to_who_asks_for_them_without_what_may_not_stand_there(fields, end):
+async def test_S07_allowed_trailers_reach_a_client_that_asked_for_them(fields, end):
     script = Recorder(TRAILED)
     async with front(script) as f:
         client = await f.client()
@@ -85,7 +85,7 @@ async def test_S07_trailers_pass_to_who_asks_for_them_without_what_may_not_stand
     assert asked == ([b"TE: trailers", b"Connection: TE"] if fields else [])
 
 
-async def test_W06_a_426_says_to_what_to_upgrade():
+async def test_W06_a_426_keeps_its_upgrade_header_and_connection_options():
     script = Recorder(
         b"HTTP/1.1 426 Upgrade Required\r\nUpgrade: h2c\r\nConnection: Upgrade\r\nContent-Length: 0\r\n\r\n"
     )
@@ -103,7 +103,7 @@ async def test_W06_a_426_says_to_what_to_upgrade():
     b": y", b"X",
     b" : y", b"X(: y", b"X\xe9: y", b"X\x00: y", b"X,Y: z",
 ])  # fmt: skip
-async def test_X01_a_blank_before_the_colon_is_refused_as_is_any_name_that_is_none(field, size):
+async def test_X01_a_blank_before_the_colon_and_other_bad_names_are_refused(field, size):
     async with front(Recorder()) as f:
         await assert_refused_unseen(f, b"POST / HTTP/1.1\r\nHost: a\r\n" + field + b"\r\n\r\n" + EVIL, 400, size=size)
 
@@ -111,7 +111,7 @@ async def test_X01_a_blank_before_the_colon_is_refused_as_is_any_name_that_is_no
 @pytest.mark.parametrize(
     "field", [b"X : y", b"Content-Length : 5", b"Transfer-Encoding : chunked", b"Set-Cookie\t: a=b"]
 )
-async def test_X01_in_an_answer_it_is_taken_out_or_the_answer_is_none(field):
+async def test_X01_in_a_response_the_blank_is_removed_or_the_status_is_502(field):
     """RFC 9112 5.1: never forwarded as it is."""
     async with front(Pieces(b"HTTP/1.1 200 OK\r\n" + field + b"\r\nContent-Length: 2\r\n\r\nok")) as f:
         client = await f.client()
@@ -153,7 +153,7 @@ async def test_X03_hops_of_options_are_counted_down(said, told, target):
 
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "PUT", "QUERY"])
 @pytest.mark.parametrize("said", ["0", "1", "5"])
-async def test_X03_for_other_methods_they_mean_nothing(method, said):
+async def test_X03_hops_of_other_methods_mean_nothing(method, said):
     """RFC 9110 7.6.2: a recipient may ignore the field on any other method."""
     script = Recorder(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
     async with front(script) as f:
@@ -171,7 +171,7 @@ FRAMED = [("", b""), ("Content-Length: 5", b"hello"), (f"Content-Length: {len(EV
 @pytest.mark.parametrize("target", ["*", "/"])
 @pytest.mark.parametrize(("framing", "body"), FRAMED)
 @pytest.mark.parametrize("together", [False, True])
-async def test_X03_with_no_hop_left_options_is_answered_here_and_its_body_is_nobodys(target, framing, body, together):
+async def test_X03_with_no_hop_left_options_is_answered_here_and_its_body_is_dropped(target, framing, body, together):
     await answered_here(200, get(target, "Max-Forwards: 0", *filter(None, [framing]), method="OPTIONS"), body, together)
 
 
@@ -216,7 +216,7 @@ async def test_X04_an_interim_answer_has_no_length_and_no_coding(interim, framin
 
 @pytest.mark.parametrize("fields", [(b"Content-Length: 0",), (b"Content-Length: 5",), (b"Transfer-Encoding: chunked",)])
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "OPTIONS"])
-async def test_X04_neither_has_a_204(fields, method):
+async def test_X04_a_204_has_no_length_and_no_coding(fields, method):
     async with front(Recorder(b"HTTP/1.1 204 No Content\r\nETag: e\r\n" + b"\r\n".join(fields) + b"\r\n\r\n")) as f:
         client = await f.client()
         for _ in range(2):
@@ -243,7 +243,7 @@ async def its_name(f, script):
                                    "1.1 a\r\nVia: 1.1 {0}", "1.1 {0}\r\nVia: 1.1 a",
                                    "1.1 a,1.1 {0},1.1 b"])  # fmt: skip
 @pytest.mark.parametrize(("framing", "body"), FRAMED[:3])
-async def test_X05_a_request_that_comes_round_again_ends_here_and_its_body_is_nobodys(chain, framing, body):
+async def test_X05_a_request_in_a_loop_ends_here_and_its_body_is_dropped(chain, framing, body):
     script = Recorder()
     async with front(script) as f:
         via = "Via: " + chain.format(await its_name(f, script))
@@ -273,7 +273,7 @@ async def test_X05_others_in_the_chain_are_no_loop_and_stay_in_it(chain):
 
 
 @pytest.mark.parametrize("minor", range(1, 10))
-async def test_X06_a_later_minor_version_is_1_1_to_us(minor):
+async def test_X06_a_later_minor_version_is_read_as_1_1(minor):
     """RFC 9110 2.5: processed as the highest version understood; each side is told our own."""
     script = Recorder()
     async with front(script) as f:
@@ -289,7 +289,7 @@ async def test_X06_a_later_minor_version_is_1_1_to_us(minor):
 
 
 @pytest.mark.parametrize("minor", [0, 1, 2, 9])
-async def test_X06_nor_is_one_in_an_answer_an_error(minor):
+async def test_X06_a_later_minor_version_in_a_response_is_read_as_1_1(minor):
     async with front(Recorder(OK.replace(b"1.1", b"1.%d" % minor))) as f:
         head, body = await f.ask(get())
         assert head.startswith(b"HTTP/1.1 200 OK\r\n")
@@ -303,7 +303,7 @@ async def test_X06_nor_is_one_in_an_answer_an_error(minor):
 @pytest.mark.parametrize(
     "framing", [b"Content-Length: 2\r\n\r\nok", b"Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"]
 )
-async def test_X06_an_answer_in_another_protocol_is_none(version, framing):
+async def test_X06_a_response_in_another_protocol_causes_a_502(version, framing):
     """RFC 9110 2.5: another major version is another message syntax, of which nothing can be known."""
     async with front(Pieces(version + b" 200 OK\r\n" + framing)) as f:
         assert status(await f.ask(get())) == 502
@@ -331,7 +331,7 @@ async def test_X07_an_offer_to_speak_http_2_goes_no_further(fields, method):
 
 @pytest.mark.parametrize("raw", [b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n",
                                  b"HTTP/1.1 101 Switching Protocols\r\n\r\n"])  # fmt: skip
-async def test_X07_a_switch_that_nobody_asked_for_is_no_answer(raw):
+async def test_X07_a_101_without_an_upgrade_causes_a_502(raw):
     """RFC 9110 7.8: a server must not switch to what the client did not offer."""
     async with front(Pieces(raw + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")) as f:
         client = await f.client()
@@ -361,13 +361,13 @@ async def test_X08_an_empty_line_before_a_request_is_skipped(first, size):
 
 
 @pytest.mark.parametrize("before", [b"\n", b"\r", b" \r\n", b"\r\n\n", b"\r\n \r\n", b"\r\r\n", b"\x00\r\n"])
-async def test_X08_anything_else_there_is_refused(before):
+async def test_X08_anything_else_before_a_request_is_refused(before):
     async with front(Recorder()) as f:
         await assert_refused_unseen(f, before + EVIL, 400)
 
 
 @pytest.mark.parametrize("count", [2, 3, 100])
-async def test_X08_more_than_one_is_skipped_or_refused_but_nothing_else(count):
+async def test_X08_several_empty_lines_are_skipped_or_refused(count):
     script = Recorder()
     async with front(script) as f:
         client = await f.client()

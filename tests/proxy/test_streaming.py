@@ -37,7 +37,7 @@ def framed(head, piece):
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
-async def test_S01_a_head_goes_on_before_there_is_anything_behind_it(head, version):
+async def test_S01_a_head_is_forwarded_before_its_body(head, version):
     """The pool sends its first event only when the client has the head."""
     go = asyncio.Event()
 
@@ -58,7 +58,7 @@ async def test_S01_a_head_goes_on_before_there_is_anything_behind_it(head, versi
 
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
-async def test_S02_each_piece_of_an_answer_goes_on_by_itself(head):
+async def test_S02_each_piece_of_a_response_is_forwarded_at_once(head):
     """Twenty bytes at a time: the pool sends the next ones when the client has these."""
     turn = asyncio.Semaphore(0)
 
@@ -81,7 +81,7 @@ async def test_S02_each_piece_of_an_answer_goes_on_by_itself(head):
 
 
 @pytest.mark.parametrize("field", ["Transfer-Encoding: chunked", "Content-Length: 400"])
-async def test_S02_each_piece_of_a_request_goes_on_by_itself(field):
+async def test_S02_each_piece_of_a_request_is_forwarded_at_once(field):
     """And the answer may begin, and flow, before the request has ended."""
 
     async def script(wire):
@@ -257,7 +257,7 @@ async def test_S07_trailers_reach_a_client_that_takes_them(announced, together):
 
 
 @pytest.mark.parametrize("fields", [[], ["TE: gzip", "Connection: TE"], ["TE: trailersx", "Connection: TE"]])
-async def test_S07_and_no_other(fields):
+async def test_S07_trailers_reach_no_other_client(fields):
     """Without `TE: trailers` nobody has said that they would be understood (RFC 9110 6.5.1): dropped."""
     async with checked_front(Recorder(CHUNKED + b"5\r\nhello\r\n" + TRAILERS)) as f:
         client = await f.client()
@@ -270,7 +270,7 @@ async def test_S07_and_no_other(fields):
 @pytest.mark.parametrize(
     "name", ["Content-Length", "Transfer-Encoding", "Host", "Set-Cookie", "Authorization", "Trailer"]
 )
-async def test_S07_what_frames_or_admits_is_no_trailer(name):
+async def test_S07_headers_that_frame_or_authorise_are_no_trailers(name):
     """It is dropped, the others stay (RFC 9110 6.5.1)."""
     last = b"0\r\nX-Sum: 1\r\n%b: 5\r\n\r\n" % name.lower().encode()
     async with checked_front(Recorder(CHUNKED + b"5\r\nhello\r\n" + last)) as f:

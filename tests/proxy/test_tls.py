@@ -42,7 +42,7 @@ async def secure_client(f, context=None, name="localhost"):
     return wire
 
 
-async def test_clients_are_served_tls_and_the_pool_is_told(pem):
+async def test_clients_are_served_tls_and_the_pool_gets_the_protocol(pem):
     seen = []
 
     async def script(wire):
@@ -155,7 +155,7 @@ async def test_old_tls_and_plain_text_are_turned_away(pem):
         await f.wait_idle()
 
 
-async def test_a_client_that_leaves_inside_a_tls_answer_is_a_client_that_left(pem):
+async def test_a_client_that_leaves_inside_a_tls_response_is_an_abort(pem):
     async def endless(wire):
         await wire.until(b"\r\n\r\n")
         await wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n")

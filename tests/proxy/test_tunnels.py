@@ -136,7 +136,7 @@ async def test_a_slow_reader_holds_the_other_side_back():
     "answer",
     [b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno"],
 )
-async def test_a_refused_upgrade_is_an_answer_and_the_connection_goes_on(answer):
+async def test_after_a_refused_upgrade_the_connection_goes_on(answer):
     async def script(wire):
         while True:
             await wire.until(b"\r\n\r\n")
@@ -162,7 +162,7 @@ async def test_a_refused_upgrade_is_an_answer_and_the_connection_goes_on(answer)
         (("Connection: upgrade", "Upgrade: websocket", "Content-Length: 2"), False),
     ],
 )
-async def test_an_upgrade_is_asked_for_only_when_the_client_asks_properly(fields, asked):
+async def test_an_upgrade_is_forwarded_only_when_it_is_well_formed(fields, asked):
     seen = []
 
     async def script(wire):
@@ -217,7 +217,7 @@ UPGRADE_REQUEST = get("/ws", "Connection: Upgrade", "Upgrade: websocket")
 SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
 
 
-async def test_a_tunnel_through_tls_outlives_changes_that_are_none_of_its_business(tmp_path):
+async def test_a_tunnel_through_tls_outlives_unrelated_changes(tmp_path):
     async def echo(reader, writer):
         wire = Wire(reader, writer)
         await wire.until(b"\r\n\r\n")
@@ -246,7 +246,7 @@ async def test_a_tunnel_through_tls_outlives_changes_that_are_none_of_its_busine
     server.close()
 
 
-async def test_the_last_words_of_a_tunnel_are_heard_although_the_pool_did_not_listen():
+async def test_the_last_bytes_of_a_tunnel_arrive_although_the_pool_did_not_read():
     loop = asyncio.get_running_loop()
     with UnreadingPool() as pool, socket.socket() as client:
         async with front(answer_ok) as f:
@@ -297,7 +297,7 @@ async def test_much_behind_the_upgrade_request_is_the_tunnels(monkeypatch):
         assert await client.exactly(4) == b"done"
 
 
-async def test_a_pool_that_switches_with_its_last_words_holds_no_ticket(monkeypatch):
+async def test_a_101_that_is_read_after_a_reset_leaves_nothing_in_flight(monkeypatch):
     async def leaves(wire):
         await wire.until(b"\r\n\r\n")
         wire.reset()
@@ -345,7 +345,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("answer", REFUSALS.values(), ids=REFUSALS)
-async def test_W02_a_refused_upgrade_is_an_answer_like_any_other(answer):
+async def test_W02_a_refused_upgrade_is_a_response_like_any_other(answer):
     """All of it reaches the client, on a connection that goes on; the pool's are kept or closed, never lost."""
 
     async def script(wire):
@@ -390,7 +390,7 @@ async def test_W04_a_declined_upgrade_with_a_body_leaves_the_requests_behind_it_
 
 
 @pytest.mark.parametrize("asked", [[], WEBSOCKET])
-async def test_W06_a_426_says_to_what(asked):
+async def test_W06_a_426_keeps_its_upgrade_header(asked):
     """Its Upgrade field is part of the answer (RFC 9110 15.5.22), and so is the option that nominates it."""
     upgrade = b"Upgrade: TLS/1.0, HTTP/3\r\nConnection: Upgrade\r\n"
     answer = b"HTTP/1.1 426 Upgrade Required\r\n" + upgrade + b"Content-Length: 4\r\n\r\nmust"

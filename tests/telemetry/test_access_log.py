@@ -141,7 +141,7 @@ def test_a_failed_write_is_reported_at_the_next_flush():
         lines.close()
 
 
-async def test_a_reload_with_a_full_disk_behind_the_log_is_a_reload():
+async def test_a_reload_succeeds_although_the_disk_of_the_log_is_full():
     async with front(access_log={"path": "/dev/full"}) as f:
         await f.ask(get())
         f.service.on_sighup()
@@ -149,7 +149,7 @@ async def test_a_reload_with_a_full_disk_behind_the_log_is_a_reload():
         await f.ask(get())
 
 
-async def test_a_log_that_nobody_reads_stops_nobody(tmp_path):
+async def test_a_log_pipe_without_a_reader_stops_no_request(tmp_path):
     path = tmp_path / "fifo"
     os.mkfifo(path)
     reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
