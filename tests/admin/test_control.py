@@ -1,4 +1,4 @@
-"""The admin side changes a running service: for those who may, whole or not at all, and no request is harmed by it."""
+"""Changes of a running service through the admin side, and the access to it."""
 
 import asyncio
 import json
@@ -142,7 +142,7 @@ async def test_a_new_policy_starts_with_what_was_learned():
             await f.ask(get())
         assert (await call(f, "POST", "/policy", {"name": "lased", "options": {"n0": 3}}))[0] == 200
         after = {pool: mean.total for pool, mean in f.service.router.policy.estimates().items() if mean.observations}
-        assert before == after, "jsq learns nothing, and forgets nothing"
+        assert before == after, "jsq keeps what was learned"
         assert f.metric("lased_policy_info", policy="lased", ties="first") == 1
         assert f.metric("lased_policy_info", policy="greedy", ties="first") == 0
         total = sum(f.metric("lased_requests_total", pool=pool, code="2xx") for pool in ("p0", "p1"))

@@ -1,4 +1,4 @@
-"""The Reader: the same events however the bytes are cut, the end of each message, llhttp's verdict on chunks."""
+"""The Reader: events are the same however the bytes are cut, and chunks are read as llhttp reads them."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Heads in, forwarded heads out: purely."""
+"""Parsing of request and response heads, and the heads that are forwarded."""
 
 import pytest
 
@@ -88,7 +88,7 @@ def test_only_some_methods_are_idempotent(method, harmless):
         (b"HTTP/1.1 103 Early Hints\r\n\r\n", b"GET", 0, True),
     ],
 )
-def test_how_an_answer_is_framed(raw, method, length, keep_alive):
+def test_how_a_response_is_framed(raw, method, length, keep_alive):
     response = parse_response(raw, method)
     assert (response.length, response.keep_alive) == (length, keep_alive)
 

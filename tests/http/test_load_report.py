@@ -1,4 +1,4 @@
-"""Load reports of pools: read, hidden or passed on, and never believed beyond reason."""
+"""Load reports of pools: parsing, plausibility, and forwarding to clients."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""platform/test_sockets"""
+"""Unix sockets that other processes left, and sockets from systemd."""
 
 import os
 import socket

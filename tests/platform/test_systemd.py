@@ -1,4 +1,4 @@
-"""What a service manager is told: the datagrams that arrive on a real socket, and when."""
+"""The datagrams that a service manager receives, on a real socket."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""proxy/test_addresses"""
+"""IPv6 addresses and Unix sockets on both sides of the dispatcher."""
 
 import asyncio
 import os
@@ -74,7 +74,7 @@ async def test_unix_sockets_on_both_sides(tmp_path):
 
 
 async def test_B18_a_pool_may_have_an_ipv6_address():
-    """It is dialled, and the Host of whoever asks for such an address keeps its brackets."""
+    """The pool is dialled, and a Host header with such an address keeps its brackets."""
     heads = []
 
     async def serve(reader, writer):

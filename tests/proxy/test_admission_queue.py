@@ -1,4 +1,7 @@
-"""Requests beyond what the pools may have in flight: they wait in turn, bounded in number and time; nobody is lost."""
+"""Requests that wait because every pool has reached its limit of requests in flight.
+
+The queue is bounded in length and time, keeps its order, and loses no request.
+"""
 
 import asyncio
 import time
@@ -140,7 +143,7 @@ async def test_a_pool_that_joins_serves_the_first_in_the_queue():
 
 
 async def test_B07_requests_that_wait_cost_no_time_of_the_processor():
-    """Every pool at its limit, fifty in line: they wait for an event and do not ask again and again."""
+    """Fifty queued requests wait for an event; they do not poll."""
     pool = Gated()
     async with checked_front(pool, pool, max_in_flight=1) as f:
         clients = [await f.begin(get()) for _ in range(52)]
@@ -169,8 +172,8 @@ async def test_B07_without_a_queue_the_response_is_503_at_once():
 
 
 async def test_B23_after_an_overload_all_is_as_before():
-    """Forty requests at once for a pool that takes one, with five places in line and little patience: some are served,
-    the others told to come back; then the next one is served at once and nothing is left of it."""
+    """Forty requests arrive at once for a pool with one slot and a queue of five. Some are served and the others get
+    a 503. The next request is then served at once."""
     waits = asyncio.Lock()
 
     async def script(wire):
@@ -206,7 +209,7 @@ async def in_line(f, held, n):
 
 
 class Tickets(Recorder):
-    """A pool that answers one request each time it is told to."""
+    """A recorder that answers one request for each release of its semaphore."""
 
     def __init__(self):
         super().__init__()
@@ -222,7 +225,7 @@ class Tickets(Recorder):
 @pytest.mark.parametrize("order", ["leaves, then room", "room, then leaves", "room one turn later"])
 @pytest.mark.parametrize("who", [1, 2])
 async def test_C15_a_slot_that_is_freed_as_a_client_leaves_the_queue_goes_to_the_next(order, who):
-    """The first in line, or the one behind, goes in the same turn in which the pool has room."""
+    """The next request leaves the queue in the same loop turn in which the slot is freed."""
     pool = Tickets()
     async with checked_front(pool, max_in_flight=1) as f:
         clients = await in_line(f, pool, 3)
@@ -242,7 +245,7 @@ async def test_C15_a_slot_that_is_freed_as_a_client_leaves_the_queue_goes_to_the
 
 
 async def test_C15_a_slot_that_a_leaving_client_frees_wakes_the_next_request_at_once():
-    """The slot is freed by an abort, not by an answer."""
+    """The slot is freed by an abort, not by a response."""
     pool = Tickets()
     async with checked_front(pool, max_in_flight=1) as f:
         clients = await in_line(f, pool, 2)
@@ -273,7 +276,7 @@ async def test_C15_the_length_of_the_queue_is_exact_after_a_client_left_it():
 
 
 async def test_C15_a_place_that_expires_as_a_slot_is_freed_blocks_no_request():
-    """The first in line runs out of time about when the pool has room: whoever is next goes on."""
+    """The first request expires at about the time at which the slot is freed; the next one goes on."""
     pool = Tickets()
     async with checked_front(pool, max_in_flight=1, queue={"timeout": 0.03}) as f:
         for i in range(6):

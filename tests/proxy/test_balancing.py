@@ -1,5 +1,4 @@
-"""Who gets the requests, when pools come, go, fail and fill up, and how the service ends: the ids B of the public
-faults of proxies."""
+"""The pool that a request is sent to, for several policies."""
 
 import pytest
 
@@ -38,8 +37,10 @@ class Line:
 @pytest.mark.parametrize("policy", ["power_of_d", "jsq", "sed", "nq", "jiq", "haproxy_leastconn", "nginx_least_conn",
                                     "peak_ewma"])  # fmt: skip
 async def test_B01_nothing_goes_to_the_pool_that_is_stuck_while_another_is_idle(policy):
-    """Two pools, fifty in flight on one: drawing two of two compares both. (`envoy_least_request` draws with
-    replacement and is not here: one in four of its requests would not see the idle one, as its file says.)"""
+    """A draw of two out of two pools compares both, with fifty requests in flight on one.
+
+    `envoy_least_request` is left out because it draws with replacement: one in four draws misses the idle pool.
+    """
     stuck, idle = Gated(), Recorder()
     async with checked_front(stuck, idle, policy=policy) as f:
         f.service.take_over(with_pools(f.service, ("p0", f.pools[0].port, {"true_rate": 1.0})))
@@ -63,8 +64,10 @@ async def test_B01_nothing_goes_to_the_pool_that_is_stuck_while_another_is_idle(
      ("round_robin", (11, 11))],
 )  # fmt: skip
 async def test_B04_what_an_idle_slow_pool_gets_at_low_load_is_the_policys_rule(policy, share):
-    """One request at a time, weights 10 to 1: shortest expected delay leaves the slow pool idle, as (0+1)/10 < (0+1)/1;
-    leastconn takes idle pools in turn; turns by weight follow the weights. Each is what its file says."""
+    """Requests come one at a time, with weights 10 to 1.
+
+    Shortest expected delay leaves the slow pool idle, as (0+1)/10 < (0+1)/1. Least connections takes idle pools in
+    turn. Weighted round robin follows the weights."""
     line = Line()
     async with checked_front(line.pool("a"), line.pool("b"), policy=policy) as f:
         f.service.take_over(with_keys(f, {"guess": 10.0, "true_rate": 10.0}, {"guess": 1.0, "true_rate": 1.0}))

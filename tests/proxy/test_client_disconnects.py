@@ -1,7 +1,7 @@
-"""Clients that leave, at every stage of a request: the ids D of the public faults of proxies.
+"""Clients that leave, in every phase of a request.
 
-Whoever leaves takes his request with him: the pool is told at once by the end of its connection, nothing is sent on his
-behalf afterwards, and no pool is blamed.
+The end of a client ends its request. The pool notices at once by the end of its connection, nothing more is sent for
+this client, and no pool has failed.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ PROMPT = 1.0  # seconds within which the pool must know
 
 
 class Works:
-    """A pool that reads what it is sent, says this much, and then works until its connection ends."""
+    """A pool that sends these bytes for each request and then works until its connection ends."""
 
     def __init__(self, says=b""):
         self.says = says
@@ -252,7 +252,7 @@ HALF_CLOSED = {
 @pytest.mark.parametrize("says", HALF_CLOSED.values(), ids=HALF_CLOSED)
 async def test_D09_a_client_that_ends_its_sending_side_has_left(says):
     """A client that was closed and one that only ends its side look alike, so either is taken to have left: the request
-    is given up at once, and what the client has of an answer cannot be taken for a whole one."""
+    is given up at once, and what the client has of a response cannot be taken for a whole one."""
     pool = Works(says)
     async with checked_front(pool) as f:
         client = await f.begin(get())
@@ -268,7 +268,7 @@ async def test_D09_a_client_that_ends_its_sending_side_has_left(says):
 
 @pytest.mark.parametrize("raw", [get("/1"), get("/1") + get("/2"), b"GET /1 HTTP/1.0\r\n\r\n", b"", b"GET /1 HT"])
 async def test_D09_an_end_right_after_the_request_brings_the_response_or_a_clean_abort(raw):
-    """Both in one segment, before anything was read: nothing, or whole answers, and never a leak."""
+    """Both in one segment, before anything was read: nothing, or whole responses, and never a leak."""
     async with checked_front() as f:
         for _ in range(5):
             client = await f.client()
@@ -290,7 +290,7 @@ async def test_D09_an_end_after_the_response_closes_the_connection_cleanly():
 
 
 async def test_D09_a_client_that_ends_its_side_during_the_response_gets_no_wrong_one():
-    """A large answer that is all with the dispatcher when the client ends its side: the whole of it, or a break."""
+    """A large response that is all with the dispatcher when the client ends its side: the whole of it, or a break."""
     body = b"x" * (1 << 20)
 
     async def script(wire):

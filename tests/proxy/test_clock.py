@@ -1,4 +1,4 @@
-"""proxy/test_clock"""
+"""A jump of the wall clock changes neither deadlines nor measured times."""
 
 import asyncio
 import time
@@ -18,7 +18,8 @@ def step_the_clock(monkeypatch, seconds):
 
 @pytest.mark.parametrize("step", STEPS)
 async def test_B15_a_jump_of_the_wall_clock_ends_no_wait_early_or_late(monkeypatch, step):
-    """One in flight, one in line, one client idle, one pool out: none of them notices; deadlines still fire."""
+    """One request is in flight, one is queued, one client is idle, and one pool is ejected: the jump changes none of
+    it."""
     held = Gated()
     timeouts = {"keepalive": 1.0, "answer": 1.0, "head": 1.0, "idle": 1.0}
     async with checked_front(held, None, max_in_flight=1, timeouts=timeouts, health={"passive_failures": 1}) as f:

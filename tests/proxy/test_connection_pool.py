@@ -1,8 +1,4 @@
-"""Keep-alive on both sides, the reuse of pools' connections, and retries: the ids K of the public faults of proxies.
-
-Nothing is answered with an error that one more try could have answered well, and nothing that may act twice is sent
-twice.
-"""
+"""The reuse of connections to pools."""
 
 import asyncio
 
@@ -24,7 +20,7 @@ from tests.proxy.harness import (
 
 
 class Leaves(Recorder):
-    """A pool that closes its connections after each answer without having said so."""
+    """A recorder that closes its connections after each response without a Connection: close."""
 
     def __init__(self, how):
         super().__init__()

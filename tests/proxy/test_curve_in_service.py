@@ -1,4 +1,4 @@
-"""The policy `curve` in the running service: what it shows, forgets, and learns beside another policy."""
+"""The policy `curve` in the running service."""
 
 import asyncio
 
@@ -56,7 +56,7 @@ async def test_the_plane_is_that_of_the_policy_in_force():
         plane = f.service.admin.state()["plane"]
         assert plane["pools"] == ["p0", "p1"]
         assert plane["scores"][0][:3] == [0.0, 1.0, 2.0]
-        assert plane["oracle"][0][:3] == [1.0, 2.0, 3.0], "the harness says that every true rate is 1"
+        assert plane["oracle"][0][:3] == [1.0, 2.0, 3.0], "the harness sets every true rate to 1"
     async with front(answer_ok, slow_ok, policy="random") as f:
         assert f.service.admin.state()["plane"] is None
     async with front(answer_ok, policy="jsq") as f:

@@ -1,4 +1,4 @@
-"""What goes wrong, on either side: a clean answer or a broken one, never a wrong one; every count comes back."""
+"""Deadlines for heads, bodies, idle connections, responses and clients that do not read."""
 
 import asyncio
 
@@ -100,7 +100,7 @@ async def test_a_refused_client_that_reads_nothing_is_closed(monkeypatch):
         assert client.writer.transport is not None
 
 
-async def test_an_answer_that_is_not_taken_does_not_keep_its_connection():
+async def test_a_response_that_is_not_taken_does_not_keep_its_connection():
     small = b"HTTP/1.1 200 OK\r\nContent-Length: 40000\r\n\r\n" + b"x" * 40000
 
     async def many(wire):

@@ -1,5 +1,4 @@
-"""Faults that a review by attack once found: no slot held for ever, no cut answer that looks whole, nobody blamed for
-another's silence, nothing learned from what the network did."""
+"""Draining a pool, a listener or the whole service, and the handover of a port."""
 
 import asyncio
 import os
@@ -158,8 +157,10 @@ async def test_if_all_pools_are_drained_the_status_is_503():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_B19_a_signal_ends_the_service_in_good_order(number, capsys):
-    """A slow request ends and its client has all of it; the idle client is closed; the busy one is told that this
-    answer is its last; nobody else gets in; it is over as soon as the last one is, long before the deadline."""
+    """A slow request ends completely, the idle client is closed, and the busy client gets Connection: close.
+
+    New connections are refused. The service ends with the last request, long before the deadline.
+    """
     pool = Gated()
     backend = await Pool(pool).open()
     config = {

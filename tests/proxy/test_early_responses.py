@@ -1,5 +1,4 @@
-"""What comes before or instead of the expected: interim answers, invitations to send a body, answers that do not wait
-for it. Whoever is asked answers; a body that nobody wants is never taken for a request, nor for part of another one."""
+"""Interim responses, Expect: 100-continue, and final responses before the end of the request's body."""
 
 import asyncio
 import socket
@@ -67,7 +66,7 @@ async def test_E01_the_100_comes_from_the_pool_and_then_the_body_is_sent(framing
 
 
 async def test_E01_an_http_1_0_client_gets_no_100():
-    """RFC 9110 10.1.1 and 15.2: no interim answer to such a client; it sends its body unasked."""
+    """RFC 9110 10.1.1 and 15.2: no interim response to such a client; it sends its body unasked."""
     script = inviting()
     async with front(script) as f:
         client = await f.client()
@@ -408,7 +407,7 @@ def after_some(answer, then):
 @pytest.mark.parametrize("code", [413, 404, 200])
 @pytest.mark.parametrize("then", ["", "close"])
 async def test_E10_an_early_response_to_a_large_upload_reaches_the_client(code, then):
-    """Also when the pool closes with the rest unread, which makes its kernel send a reset behind the answer."""
+    """Also when the pool closes with the rest unread, which makes its kernel send a reset behind the response."""
     answer = b"HTTP/1.1 %d Early\r\nContent-Length: 2\r\n\r\nno" % code
     async with front(after_some(answer, then)) as f:
         client = await f.client()
@@ -439,7 +438,7 @@ async def test_E10_an_early_response_to_a_large_upload_reaches_the_client(code, 
 
 @pytest.mark.parametrize("then", ["close", "reset"])
 async def test_E10_an_early_response_arrives_even_if_more_of_the_body_was_sent_after_it(then):
-    """The pool's answer waits in the dispatcher's socket while the next piece of the body meets the reset."""
+    """The pool's response waits in the dispatcher's socket while the next piece of the body meets the reset."""
     both = asyncio.Event()
 
     async def play(wire, head):
@@ -468,7 +467,7 @@ async def test_E10_an_early_response_arrives_even_if_more_of_the_body_was_sent_a
 ])  # fmt: skip
 @pytest.mark.parametrize(("framing", "body"), FRAMINGS)
 async def test_E11_a_body_with_an_upgrade_is_forwarded_without_the_upgrade(framing, body, upgrade):
-    """RFC 9110 7.8: whoever does not want to upgrade ignores it; the request is served as it is."""
+    """A server that does not want to upgrade ignores the header (RFC 9110 7.8) and serves the request."""
     script = Recorder()
     async with front(script) as f:
         client = await f.client()
@@ -498,7 +497,7 @@ async def test_E11_a_body_with_an_upgrade_to_a_websocket_is_still_a_body(framing
         await assert_unharmed(f)
 
 
-async def test_interim_answers_pass_and_the_final_one_follows():
+async def test_interim_responses_pass_and_the_final_one_follows():
     async def hints(wire):
         await wire.message()
         await wire.send(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n")
@@ -526,7 +525,7 @@ async def test_the_pool_invites_the_body_and_gets_it():
         assert (await client.message())[1] == b"hello"
 
 
-async def test_an_early_answer_to_a_large_upload_reaches_the_client():
+async def test_an_early_response_to_a_large_upload_reaches_the_client():
     async def refuse(wire):
         await wire.until(b"\r\n\r\n")
         await wire.send(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Bytes that nobody would send, from both sides: whatever they are, nothing breaks, leaks or hangs."""
+"""Random bytes from both sides break nothing, leak nothing and block nothing."""
 
 import asyncio
 
@@ -84,7 +84,7 @@ def test_no_request_breaks_anything(begin, pieces):
 
 @QUICK
 @RESPONSES
-def test_no_answer_breaks_anything(begin, pieces, fields):
+def test_no_response_breaks_anything(begin, pieces, fields):
     asyncio.run(answer_so([begin, *pieces], fields))
 
 
@@ -98,5 +98,5 @@ def test_no_request_of_many_breaks_anything(begin, pieces):
 @pytest.mark.slow
 @THOROUGH
 @RESPONSES
-def test_no_answer_of_many_breaks_anything(begin, pieces, fields):
+def test_no_response_of_many_breaks_anything(begin, pieces, fields):
     asyncio.run(answer_so([begin, *pieces], fields))

@@ -1,7 +1,6 @@
-"""Header fields, byte for byte: the ids H of the public faults of proxies.
+"""Headers, byte for byte.
 
-What is not the dispatcher's business arrives at the far side as it was sent, what is its own cannot be forged, and what
-is no field at all goes nowhere.
+End-to-end headers arrive unchanged, the dispatcher's own headers cannot be forged, and invalid headers are refused.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ OWN = [b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"via"]
 
 
 def response_with(*lines, body=b"ok", first=b"HTTP/1.1 200 OK"):
-    """An answer with these header lines."""
+    """A response with these header lines."""
     return b"\r\n".join([first, *lines, b"Content-Length: %d" % len(body), b"", body])
 
 
@@ -49,7 +48,7 @@ async def refused_unnoticed(f, raw, code):
 @pytest.mark.parametrize("spell", [str.lower, str.upper, str.title, str.swapcase])
 @pytest.mark.parametrize("spread", [", ", "\r\nConnection: "])
 async def test_H03_a_connection_header_cannot_remove_what_the_dispatcher_adds(spell, spread):
-    """A Connection field takes the client's own fields with it, never ours, in whatever letter case."""
+    """A Connection header removes the client's own headers, but not the dispatcher's, in any letter case."""
     names = ["X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "Forwarded", "Via", "Host", "Content-Length"]
     nominated = spread.join(spell(name) for name in names)
     pool = Recorder()
@@ -134,7 +133,7 @@ async def test_H05_a_coding_that_is_not_understood_is_refused_in_one_line_or_two
     "text", [b"caf\xe9", b"caf\xc3\xa9", b"\xff\xfe", b"\x80", b"\xed\xa0\x80", bytes(range(128, 256))]
 )
 async def test_H06_bytes_beyond_ascii_are_the_same_at_the_far_side(text):
-    """Latin-1, UTF-8 and what is neither, in a request's values, an answer's, and its reason."""
+    """Latin-1, UTF-8 and what is neither, in a request's values, a response's, and its reason."""
     pool = Recorder(response_with(b"X-Text: " + text, first=b"HTTP/1.1 200 " + text))
     async with checked_front(pool) as f:
         head, _ = await f.ask(raw_get(b"X-Text: " + text, b'Content-Disposition: form-data; name="%b"' % text))
@@ -177,7 +176,7 @@ async def test_H07_control_bytes_in_a_response_cause_a_502(place):
 
 @pytest.mark.parametrize("control", [0, 1, 0x7F])
 async def test_H07_control_bytes_do_not_pass_in_trailers(control):
-    """Of an answer: it ends broken, for its head is gone. Of a request: 400."""
+    """Of a response: it ends broken, for its head is gone. Of a request: 400."""
     trailer = b"0\r\nX: a%cb\r\n\r\n" % control
     async with checked_front(
         Recorder(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n" + trailer)
@@ -192,7 +191,7 @@ async def test_H07_control_bytes_do_not_pass_in_trailers(control):
 
 @pytest.mark.parametrize("name", ["X_Forwarded_For", "x_forwarded_for", "X-Forwarded_For", "X_Forwarded_Host"])
 async def test_H08_an_underscore_gives_a_forged_field_no_meaning(name):
-    """It is another field than ours: it changes nothing of ours, and stays what it is where it passes at all."""
+    """Such a header changes none of the dispatcher's own headers."""
     pool = Recorder()
     async with checked_front(pool) as f:
         await f.ask(get("/", f"{name}: 1.2.3.4"))
@@ -284,7 +283,7 @@ async def test_H15_coded_bodies_pass_untouched_in_both_directions(coding, body, 
 
 
 async def in_pieces(f, raw, sizes):
-    """Send in pieces of these sizes, then all the rest, each read for itself; the answer."""
+    """Send in pieces of these sizes, then all the rest, each read for itself; the response."""
     client = await f.client()
     try:
         for size in sizes:

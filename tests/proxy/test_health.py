@@ -1,4 +1,4 @@
-"""Who is in: by what requests meet, by what probes find, by an operator's word, and never nobody."""
+"""Ejection by failed requests, active health checks, slow start and the floor."""
 
 import asyncio
 import errno
@@ -400,7 +400,7 @@ FAILURES = {
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
 @pytest.mark.parametrize("other", ["removed", "ejected", "ejected, then removed"])
 async def test_B08_the_only_pool_that_is_left_is_not_banned(failure, other):
-    """Whichever way the other one went, one failure of the last does not leave nobody."""
+    """However the other pool went, one failure does not eject the last pool."""
     first, last = Recorder(OK), Recorder(failure)
     async with checked_front(first, last, policy="round_robin", health={"passive_failures": 1, "ejection": 30.0}) as f:
         if "ejected" in other:
@@ -457,7 +457,7 @@ async def test_B20_pools_that_accept_no_connection_cause_a_504_in_bounded_time()
 @pytest.mark.parametrize("policy", ["jsq", "round_robin", "lased"])
 @pytest.mark.parametrize("recovers", [0, 1, 2])
 async def test_B21_when_all_are_broken_and_one_recovers_requests_find_it(policy, recovers):
-    """No restart, no reload: who was taken out is tried again, whoever it was that was left in."""
+    """An ejected pool is tried again without a restart or a reload, whichever pool was the last one left."""
     pools = [Recorder(FAILURES["a 502"]) for _ in range(3)]
     async with checked_front(*pools, policy=policy, health={"passive_failures": 1, "ejection": 0.02}) as f:
         for _ in range(8):
@@ -466,5 +466,5 @@ async def test_B21_when_all_are_broken_and_one_recovers_requests_find_it(policy,
         good, end = 0, asyncio.get_running_loop().time() + 2
         while good < 10:
             good = good + 1 if status(await f.ask(get())) == 200 else 0
-            assert asyncio.get_running_loop().time() < end, "it is not found, or not kept to"
+            assert asyncio.get_running_loop().time() < end, "no ten requests in a row were served"
             await asyncio.sleep(0.001)

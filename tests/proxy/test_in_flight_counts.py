@@ -1,7 +1,7 @@
-"""The in-flight counts on every way out of a request: the ids C of the public faults of proxies.
+"""The in-flight counts after every way in which a request can end.
 
-A count that stays up shuts a pool out little by little, one that falls below zero draws all traffic to it. So each
-test looks at the count while others are in flight, and at zero in the end.
+A count that stays too high shuts a pool out. A count below zero draws all traffic to its pool. Each test therefore
+checks the count while other requests are in flight, and that it is zero in the end.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ ANSWERS = {
     "an interim answer": b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n",
     "no HTTP": b"SSH-2.0-OpenSSH_9\r\n\r\n",
     "no JSON": b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\n{oops",
-    "nonsense of its service": b"HTTP/1.1 200 OK\r\nServer-Timing: service;dur=1e999, service;dur=-\r\n"
+    "an invalid service time": b"HTTP/1.1 200 OK\r\nServer-Timing: service;dur=1e999, service;dur=-\r\n"
     b"Content-Length: 0\r\n\r\n",
     "too much": OK + OK,
 }
@@ -86,7 +86,7 @@ async def test_C01_the_count_is_zero_after_every_kind_of_broken_response(answer,
 
 
 async def test_C01_failed_requests_leave_no_objects_behind():
-    """Memory grew with the counts where this went wrong: each connection that was forgotten in a set stays."""
+    """A connection that stays in a set after its end would make the memory grow."""
 
     async def script(wire):
         await wire.message()
@@ -123,7 +123,7 @@ async def test_C03_a_pool_that_resets_at_the_very_end_of_its_answer():
 
 @pytest.mark.parametrize(("kind", "step"), [(PoolConnection, "close"), (ClientConnection, "on_exchange_end")])
 async def test_C03_a_cleanup_that_fails_does_not_keep_the_count_up(monkeypatch, kind, step):
-    """The count comes down before anything is tidied up, so that a fault of ours there costs one answer at most."""
+    """The count is decremented before any cleanup, so a bug there costs one response at most."""
     original = getattr(kind, step)
 
     def fails(self, *given):
@@ -191,7 +191,7 @@ async def test_C04_a_pool_that_comes_back_after_its_last_request_starts_from_zer
 
 
 async def test_C05_what_was_never_sent_to_a_pool_does_not_count_down():
-    """Answers of our own, refusals and losses in line are no ends of requests that never began."""
+    """The dispatcher's own responses, refusals and expired places in the queue complete no request."""
     held = Gated()
     async with checked_front(held, max_in_flight=1, queue={"size": 1, "timeout": 0.05}, timeouts={"head": 0.05}) as f:
         client = await f.begin(get("/held"))
@@ -221,8 +221,8 @@ PARTINGS = ["client first", "pool first", "the dispatcher cuts too"]
 @pytest.mark.parametrize("part", [b"", HUNDRED + b"half", OK])
 @pytest.mark.parametrize("pool_ends", ["close", "reset"])
 async def test_C07_two_ends_at_once_count_once(parting, part, pool_ends):
-    """Client and pool part in the same turn of the loop, before, within and right behind the answer. Another request on
-    the same pool shows a count that came down twice."""
+    """Client and pool part in the same turn of the loop, before, within and right behind the response. Another
+    request on the same pool shows a count that came down twice."""
     held = asyncio.Event()
     ends = {}
 
@@ -323,8 +323,8 @@ async def test_C09_a_client_that_leaves_within_a_stream_ends_it(leave, flows):
 
 
 async def test_C11_dials_that_time_out_give_their_slots_back():
-    """A pool for one request at a time that does not accept: each in line gets its turn and its 504, and when the pool
-    is there again the next one is served at once."""
+    """Each queued request gets its turn and its 504. Once the pool accepts again, the next request is served at
+    once."""
     with port_without_answer() as port:
         async with checked_front(max_in_flight=1, timeouts={"connect": 0.03}) as f:
             good = f.pools[0].port
@@ -339,7 +339,7 @@ async def test_C11_dials_that_time_out_give_their_slots_back():
 
 @pytest.mark.parametrize("part", [b"", b"HTTP/1.1 200 OK\r\nContent-Le", HUNDRED + b"half", CHUNKED + b"5\r\nhe"])
 async def test_C12_a_connection_whose_client_has_left_is_closed_and_never_used_again(part):
-    """What the pool still says on it would be the next client's answer."""
+    """Further bytes on it would become the next client's response."""
     gate = asyncio.Event()
     wires = []
 

@@ -1,4 +1,4 @@
-"""What goes through, and how: bytes untouched, hop-by-hop fields dropped, connections kept, bodies streamed."""
+"""Connections of clients and pools that stay open between requests."""
 
 import asyncio
 
@@ -81,8 +81,8 @@ async def test_K05_the_time_for_which_idle_connections_are_kept_cuts_none_that_i
 
 
 async def test_K07_a_request_at_the_very_end_of_keep_alive_is_served_or_was_never_read():
-    """Clients come back at the timeout, some milliseconds before and behind: whom the dispatcher closes on finds his
-    request unsent to any pool, so that he may repeat it safely."""
+    """Clients come back some milliseconds before and after the timeout. If the dispatcher closes the connection, the
+    request was sent to no pool, so that the client can repeat it safely."""
     pool, limit = Recorder(), 0.05
     async with checked_front(pool, timeouts={"keepalive": limit}) as f:
 

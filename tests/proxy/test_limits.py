@@ -1,4 +1,4 @@
-"""Deadlines, limits, health and the end of the service."""
+"""Limits on the size of bodies and on the number of connections."""
 
 import pytest
 import trustme

@@ -1,4 +1,7 @@
-"""The time of the first byte of a pool's response, as it reaches the policy."""
+"""The times of requests as policies and metrics see them.
+
+Only the service of the pool counts, not the network, the client or the queue.
+"""
 
 import asyncio
 
@@ -79,7 +82,7 @@ async def learned(f):
     return f.service.router.policy.estimates()["p0"]
 
 
-async def test_answers_of_400_teach_nothing_even_by_inference():
+async def test_responses_of_400_teach_nothing_even_by_inference():
     async def missing(wire):
         while True:
             await wire.message()

@@ -1,4 +1,4 @@
-"""proxy/test_pipelining"""
+"""Pipelined requests on one connection."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Pools that turn requests away: a policy that learns from it hears of it, and nobody takes it for illness."""
+"""Pools that reject requests, before policies that learn from rejections and before others."""
 
 import asyncio
 from random import Random
@@ -72,7 +72,7 @@ async def test_a_pool_that_cannot_be_reached_has_rejected_and_is_ejected_as_ever
         assert f.metric("lased_pool_up", pool="p0") == 0
 
 
-async def test_no_answer_in_time_is_a_rejection_and_a_broken_connection_is_not():
+async def test_no_response_in_time_is_a_rejection_and_a_broken_connection_is_not():
     async def silent(wire):
         await wire.message()
         await asyncio.sleep(3600)

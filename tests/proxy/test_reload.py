@@ -1,4 +1,7 @@
-"""New pools without a restart: no request is lost, no count is reset, and what cannot be taken over changes nothing."""
+"""Changes of the configuration in a running service.
+
+No request is lost, no count is reset, and a configuration that cannot be applied changes nothing.
+"""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A request's body on its way to a pool: what is sent, what is kept for another attempt, and its limits."""
+"""The body of a request on its way to a pool."""
 
 import gc
 

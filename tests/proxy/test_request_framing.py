@@ -1,5 +1,7 @@
-"""How requests are framed: what is no clean message is refused before anybody can read it in two ways, and what is
-clean reaches the pool with its own bytes and one framing."""
+"""The framing of requests.
+
+An ambiguous message is refused. A valid one reaches the pool with its own bytes and one framing.
+"""
 
 import asyncio
 
@@ -308,7 +310,7 @@ async def test_F14_a_chunk_that_is_not_as_long_as_it_says_is_refused_at_once(bod
 
 @pytest.mark.parametrize("body", BAD_DATA[:4])
 async def test_F14_a_malformed_request_in_the_queue_is_refused_at_once(body):
-    """With every pool full a request stands in line; that its body turned out malformed need not wait for its turn."""
+    """A queued request with a malformed body is refused before its turn comes."""
     go = asyncio.Event()
 
     async def holds(wire, head):

@@ -1,5 +1,4 @@
-"""What a request is for: its target passes byte for byte or is refused, its authority is one and valid, its method is
-any token."""
+"""Targets, hosts and methods of requests."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Faults that an attack on the forwarding path found, each as a test of its kind."""
+"""Host names of pools: lookups, several addresses, and addresses that change."""
 
 import asyncio
 import socket
@@ -65,7 +65,7 @@ async def test_an_address_that_swallows_everything_leaves_time_for_the_others(mo
 
 
 class FakeLookup:
-    """Stands for the loop's: answers what it is told."""
+    """A replacement for the loop's getaddrinfo. answers: the addresses, or the error, of each lookup."""
 
     def __init__(self, monkeypatch, *answers):
         self.answers, self.asked = list(answers), 0

@@ -1,5 +1,8 @@
-"""How answers are framed: the client gets the pool's bytes under one framing that is its own connection's, an answer
-cut short never looks whole, and what a pool says beside an answer reaches nobody."""
+"""The framing of responses.
+
+The client gets the pool's bytes under one framing. A response that is cut short never looks complete, and bytes beside
+a response reach no client.
+"""
 
 import asyncio
 
@@ -111,7 +114,7 @@ async def test_R05_an_http_1_0_client_gets_no_chunks_but_the_end_of_its_connecti
         assert len(f.pools[0].connections) == 1, "the pool's connection was in order"
 
 
-async def test_R05_an_empty_chunked_answer_to_an_http_1_0_client_is_empty():
+async def test_R05_an_empty_chunked_response_to_an_http_1_0_client_is_empty():
     async with front(Pieces(CHUNKED + b"0\r\n\r\n")) as f:
         client = await f.client()
         await client.send(b"GET /x HTTP/1.0\r\n\r\n")
@@ -132,7 +135,7 @@ CLOSED = [
 
 
 @pytest.mark.parametrize("pieces", CLOSED)
-async def test_R06_an_answer_that_ends_with_its_connection_is_chunked_for_the_client(pieces):
+async def test_R06_a_response_that_ends_with_its_connection_is_chunked_for_the_client(pieces):
     body = b"".join(pieces).partition(b"\r\n\r\n")[2]
     script = Pieces(*pieces, then="close")
     async with front(script) as f:
@@ -161,7 +164,7 @@ async def test_R06_such_a_response_ends_with_its_connection_for_an_http_1_0_clie
 
 
 def sees_the_end(*pieces):
-    """A pool that says something and then waits for the end of the connection."""
+    """A pool that sends these pieces and then waits for the end of the connection."""
 
     async def play(wire, head):
         await wire.body(head)
@@ -436,7 +439,7 @@ async def test_a_response_to_head_has_no_body(answer):
 
 
 @pytest.mark.parametrize("code", [204, 304])
-async def test_answers_without_a_body(code):
+async def test_responses_without_a_body(code):
     async with front(Recorder(b"HTTP/1.1 %d X\r\nETag: e\r\n\r\n" % code)) as f:
         client = await f.client()
         for _ in range(3):
@@ -452,7 +455,7 @@ async def until_closed(wire):
     await wire.send(b"HTTP/1.0 200 OK\r\n\r\nall there is")
 
 
-async def test_an_answer_that_ends_with_its_connection_becomes_chunked():
+async def test_a_response_that_ends_with_its_connection_becomes_chunked():
     async with front(until_closed) as f:
         head, body = await f.ask(get())
         assert b"Transfer-Encoding: chunked" in head
@@ -496,7 +499,7 @@ async def test_an_invalid_response_becomes_a_502(answer):
 @pytest.mark.parametrize("then_reset", [False, True])
 @pytest.mark.parametrize("part", [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf",
                                   b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"])  # fmt: skip
-async def test_an_answer_broken_off_is_never_ended_cleanly(part, then_reset):
+async def test_a_response_broken_off_is_never_ended_cleanly(part, then_reset):
     async with front(Pieces(part, then="reset" if then_reset else "close")) as f:
         client = await f.client()
         await client.send(get())

@@ -1,4 +1,4 @@
-"""What is tried again, where, with which body, and how often at the most."""
+"""Retries: which requests are sent again, to which pool, with which body, and how often."""
 
 import asyncio
 
@@ -267,7 +267,7 @@ async def test_a_body_is_complete_after_a_failed_connection():
         assert (await f.ask(get("/", f"Content-Length: {len(body)}", method="POST") + body))[1] == body
 
 
-async def test_when_no_pool_accepts_the_answer_is_502_and_the_connection_goes_on():
+async def test_when_no_pool_accepts_the_response_is_502_and_the_connection_goes_on():
     async with front(None, None) as f:
         client = await f.client()
         for _ in range(3):
@@ -326,7 +326,7 @@ async def test_K01_a_request_whose_old_connection_breaks_is_sent_once_more(how, 
 
 @pytest.mark.parametrize("how", ENDS)
 async def test_K01_there_is_no_third_attempt(how):
-    """The fresh connection fails too: that is the pool's answer."""
+    """The fresh connection fails too: that is the pool's response."""
     pool = Mortal(how)
 
     async def script(wire):
@@ -411,7 +411,7 @@ async def test_K13_a_body_is_complete_at_the_pool_that_accepts_it(first, framing
 
 @pytest.mark.parametrize("leave", ["reset", "close"])
 async def test_K15_no_second_attempt_for_a_client_that_left_during_the_first(leave):
-    """The old connection dies after its client: nobody is there to try again for."""
+    """The old connection breaks after its client has left."""
     gate = asyncio.Event()
     seen = []
 
@@ -438,7 +438,7 @@ async def test_K15_no_second_attempt_for_a_client_that_left_during_the_first(lea
 
 
 async def test_K15_a_request_whose_client_leaves_during_a_dial_is_sent_to_no_pool():
-    """And the dial itself is given up: its connection is not made for nobody."""
+    """The dial itself is given up."""
     other = Recorder()
     with port_without_answer() as port:
         async with front(answer_ok, other, timeouts={"connect": 0.05}) as f:

@@ -1,4 +1,4 @@
-"""What RFC 9110 asks of a proxy beyond forwarding: loops, hops, TRACE, trailers, 426."""
+"""Rules of RFC 9110 and RFC 9112: hops, loops, versions, empty lines, trailers and the cutting of messages."""
 
 import asyncio
 import itertools
@@ -202,8 +202,8 @@ async def answered_here(code, head, body, together):
 
 @pytest.mark.parametrize("framing", [b"Content-Length: 5", b"Transfer-Encoding: chunked"])
 @pytest.mark.parametrize("interim", [b"100 Continue", b"102 Processing", b"103 Early Hints"])
-async def test_X04_an_interim_answer_has_no_length_and_no_coding(interim, framing):
-    """RFC 9110 8.6 and 9112 6.1; what follows it is the answer, not its body."""
+async def test_X04_an_interim_response_has_no_length_and_no_coding(interim, framing):
+    """RFC 9110 8.6 and 9112 6.1; what follows it is the response, not its body."""
     async with front(Pieces(b"HTTP/1.1 %b\r\nX: y\r\n%b\r\n\r\n" % (interim, framing) + OK)) as f:
         client = await f.client()
         for _ in range(2):
@@ -274,7 +274,7 @@ async def test_X05_others_in_the_chain_are_no_loop_and_stay_in_it(chain):
 
 @pytest.mark.parametrize("minor", range(1, 10))
 async def test_X06_a_later_minor_version_is_read_as_1_1(minor):
-    """RFC 9110 2.5: processed as the highest version understood; each side is told our own."""
+    """A message is processed as the highest version understood (RFC 9110 2.5), and each side gets HTTP/1.1."""
     script = Recorder()
     async with front(script) as f:
         client = await f.client()

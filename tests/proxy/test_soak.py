@@ -1,4 +1,4 @@
-"""The long run: overload that passes, and a life of 200,000 requests in which everything goes wrong now and then."""
+"""Long runs: an overload that passes, and 200,000 requests with every kind of fault."""
 
 import asyncio
 import gc

@@ -1,9 +1,7 @@
-"""Upgrades that do not happen, bodies that flow, and what holds them back: the ids W and S of the public faults of
-proxies.
+"""Streams and back-pressure.
 
-A piece goes on when it is there, a slow side holds the other one back, and memory knows neither the length of a body
-nor the patience of its reader.
-"""
+Each piece is forwarded at once, a slow side stops the other one, and the memory does not depend on the length of a
+body."""
 
 import asyncio
 import tracemalloc
@@ -82,7 +80,7 @@ async def test_S02_each_piece_of_a_response_is_forwarded_at_once(head):
 
 @pytest.mark.parametrize("field", ["Transfer-Encoding: chunked", "Content-Length: 400"])
 async def test_S02_each_piece_of_a_request_is_forwarded_at_once(field):
-    """And the answer may begin, and flow, before the request has ended."""
+    """And the response may begin, and flow, before the request has ended."""
 
     async def script(wire):
         head = await wire.until(b"\r\n\r\n")
@@ -130,7 +128,7 @@ async def test_S04_a_client_that_does_not_read_stops_its_pool_and_costs_no_memor
             await client.send(get())
         await eventually(lambda: len(sent) == readers)
         await stable(lambda: sum(sent.values()))
-        assert all(n < 40 << 20 for n in sent.values()), "a pool can go on though nobody reads"
+        assert all(n < 40 << 20 for n in sent.values()), "the pool can go on although the client does not read"
         assert write_buffer_bytes(f) < readers << 20
         assert f.in_flight == [readers]
         clients[0].writer.transport.resume_reading()
@@ -258,7 +256,7 @@ async def test_S07_trailers_reach_a_client_that_takes_them(announced, together):
 
 @pytest.mark.parametrize("fields", [[], ["TE: gzip", "Connection: TE"], ["TE: trailersx", "Connection: TE"]])
 async def test_S07_trailers_reach_no_other_client(fields):
-    """Without `TE: trailers` nobody has said that they would be understood (RFC 9110 6.5.1): dropped."""
+    """Without `TE: trailers` they are dropped (RFC 9110 6.5.1)."""
     async with checked_front(Recorder(CHUNKED + b"5\r\nhello\r\n" + TRAILERS)) as f:
         client = await f.client()
         for _ in range(2):
@@ -296,7 +294,7 @@ async def test_a_slow_reader_holds_its_pool_back_and_memory_flat():
         head = await client.until(b"\r\n\r\n")
         assert status((head,)) == 200
         await stable(lambda: sent)
-        assert sent < total // 2, "the pool could go on pouring though nobody reads"
+        assert sent < total // 2, "the pool could go on although the client does not read"
         assert f.in_flight == [1]
         got = len(client.buffer)
         client.buffer = b""

@@ -1,6 +1,6 @@
-"""A random life: clients that leave, stall and pipeline before pools that reset, stall, fail and babble.
+"""Random clients that leave, stall and pipeline, before pools that reset, stall, fail and send too much.
 
-In the end every ticket is completed once, every count is zero, nothing is left open, and asyncio had no complaint.
+In the end every ticket is completed once, every count is zero, nothing is left open, and asyncio reports no error.
 """
 
 import asyncio

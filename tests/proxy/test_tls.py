@@ -1,4 +1,4 @@
-"""What the bytes travel on: TLS on both sides, IPv6, Unix sockets, names that move, ports that are handed over."""
+"""TLS on both sides of the dispatcher."""
 
 import asyncio
 import os
@@ -16,7 +16,8 @@ CA = trustme.CA()
 
 @pytest.fixture
 def pem(tmp_path):
-    """Certificates as files: ours(*names) -> path, and the authority's."""
+    """A factory that writes certificates to files and returns the path; `ca` is the path of the authority's
+    certificate."""
     CA.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
 
     def issue(*names, file="server.pem", by=CA):

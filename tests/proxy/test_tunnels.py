@@ -1,4 +1,4 @@
-"""Upgrades: after a 101 the two connections are one, byte for byte, until both sides have ended; before it not."""
+"""Upgrades: after a 101 both connections form one tunnel until both sides have ended."""
 
 import asyncio
 import socket
@@ -264,7 +264,7 @@ async def test_the_last_bytes_of_a_tunnel_arrive_although_the_pool_did_not_read(
             client.send(b"more" * 100)
             pool.connections[0].send(b"goodbye")
             pool.connections[0].close()
-            time.sleep(0.03)  # noqa: ASYNC251 - so that our write meets the reset before the loop reads
+            time.sleep(0.03)  # noqa: ASYNC251 - so that the dispatcher's write meets the reset before the loop reads
             assert await asyncio.wait_for(loop.sock_recv(client, 4096), 3) == b"goodbye"
             client.close()
 
@@ -391,7 +391,7 @@ async def test_W04_a_declined_upgrade_with_a_body_leaves_the_requests_behind_it_
 
 @pytest.mark.parametrize("asked", [[], WEBSOCKET])
 async def test_W06_a_426_keeps_its_upgrade_header(asked):
-    """Its Upgrade field is part of the answer (RFC 9110 15.5.22), and so is the option that nominates it."""
+    """Its Upgrade field is part of the response (RFC 9110 15.5.22), and so is the option that nominates it."""
     upgrade = b"Upgrade: TLS/1.0, HTTP/3\r\nConnection: Upgrade\r\n"
     answer = b"HTTP/1.1 426 Upgrade Required\r\n" + upgrade + b"Content-Length: 4\r\n\r\nmust"
     async with checked_front(Recorder(answer)) as f:
