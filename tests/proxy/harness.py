@@ -540,6 +540,25 @@ def consecutive_failures(f, pool):
     return f.service.health._states[pool].consecutive_failures
 
 
+def pools_with_metrics(f):
+    """The names of the pools that metrics are kept for."""
+    return list(f.service.recorder._series)
+
+
+def completions(f):
+    """A list to which every completion from now on is added."""
+    router, done = f.service.router, []
+    complete = router.complete
+
+    def complete_and_keep(*arguments, **keys):
+        completion = complete(*arguments, **keys)
+        done.append(completion)
+        return completion
+
+    router.complete = complete_and_keep
+    return done
+
+
 def pools_up(f):
     return [f.metric("lased_pool_up", pool=f"p{i}") for i in range(len(f.pools))]
 

@@ -7,25 +7,10 @@ import asyncio
 
 import pytest
 
-from dispatcher.core import policy
-from tests.proxy.harness import OK, Recorder, checked_front, eventually, front, get, pouring, queue, status
+from tests.proxy.harness import OK, Recorder, checked_front, completions, eventually, front, get, pouring, queue, status
 
 GET = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n"
 PAUSE = 0.15  # seconds
-
-
-class Ends(policy.Recorder):
-    def __init__(self):
-        self.done = []
-
-    def completed(self, done, fleet):
-        self.done.append(done)
-
-
-def listen(f):
-    ends = Ends()
-    f.service.router._recorders += (ends,)
-    return ends.done
 
 
 async def test_it_is_the_head_of_the_response_and_not_its_end():
@@ -36,7 +21,7 @@ async def test_it_is_the_head_of_the_response_and_not_its_end():
         await pool.send(b"k")
 
     async with front(script, policy="traefik_leasttime") as f:
-        done = listen(f)
+        done = completions(f)
         assert (await f.ask(GET))[1] == b"ok"
         await f.wait_idle()
         (end,) = done
@@ -50,7 +35,7 @@ async def test_there_is_none_without_a_response():
         pool.kill()
 
     async with front(script, policy="traefik_leasttime") as f:
-        done = listen(f)
+        done = completions(f)
         assert (await f.ask(GET))[0].startswith(b"HTTP/1.1 502")
         await f.wait_idle()
         assert {end.first_byte_at for end in done} == {None}

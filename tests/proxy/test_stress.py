@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from tests.proxy.harness import (
+    completions,
     eventually,
     front,
     get,
@@ -78,18 +79,11 @@ async def test_whatever_happens_nothing_is_left(seed, caplog):
     loop = asyncio.get_running_loop()
     noise = []
     loop.set_exception_handler(lambda _, context: noise.append(context))
-    completed = []
     health = {"passive_failures": 3, "ejection": 0.1}
     pools = [moody(dice) for _ in range(3)]
     with caplog.at_level(logging.WARNING, logger="asyncio"):
         async with front(*pools, policy="lased", timeouts=SHORT, health=health) as f:
-            complete = f.service.router.complete
-
-            def counted(ticket, *rest, **more):
-                completed.append(ticket)
-                return complete(ticket, *rest, **more)
-
-            f.service.router.complete = counted
+            completed = completions(f)
 
             async def lives(n):
                 for i in range(12):
@@ -103,8 +97,9 @@ async def test_whatever_happens_nothing_is_left(seed, caplog):
                 client.kill()
             await f.wait_idle()
             await eventually(lambda: repr(f.service.listener) == "<Listener 0 connections>")
-            assert len(completed) == f.service.decision_log.count == len(set(completed))
-            assert not any(ticket.is_open for ticket in completed)
+            tickets = [done.ticket for done in completed]
+            assert len(tickets) == f.service.decision_log.count == len(set(tickets))
+            assert not any(ticket.is_open for ticket in tickets)
             assert f.metric("lased_internal_errors_total") == 0
             assert f.metric("lased_policy_errors_total") == 0
         gc.collect()

@@ -149,7 +149,7 @@ async def test_a_reload_succeeds_although_the_disk_of_the_log_is_full():
         await f.ask(get())
 
 
-async def test_a_log_pipe_without_a_reader_stops_no_request(tmp_path):
+async def test_a_log_pipe_without_a_reader_stops_no_request(tmp_path, monkeypatch):
     path = tmp_path / "fifo"
     os.mkfifo(path)
     reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -159,7 +159,9 @@ async def test_a_log_pipe_without_a_reader_stops_no_request(tmp_path):
             await client.send(get("/x", "User-Agent: " + "a" * 8000))
             await client.message()
         f.service.access_log.writer.flush()
-        assert not await asyncio.to_thread(f.service.access_log.writer._idle.wait, 0.1), "its thread is stuck"
+        with monkeypatch.context() as impatient:
+            impatient.setattr(writer, "WRITE_DEADLINE_SECONDS", 0.1)
+            assert not await asyncio.to_thread(f.service.access_log.writer.wait_idle), "its thread is stuck"
         await client.send(get("/still"))
         assert (await client.message())[1] == b"/still"
         os.set_blocking(reading, True)
