@@ -31,12 +31,12 @@ def address(f):
 
 async def read(stream, n):
     """The next n events: [(name, data)]."""
-    found = []
-    while len(found) < n:
+    events = []
+    while len(events) < n:
         block = (await asyncio.wait_for(stream.content.readuntil(b"\n\n"), 5)).decode()
         name, data = (line.partition(": ")[2] for line in block.strip().split("\n"))
-        found.append((name, json.loads(data)))
-    return found
+        events.append((name, json.loads(data)))
+    return events
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ async def test_a_token_protects_the_data_but_not_the_page():
 
 
 async def browse(f, until):
-    """The page as a browser has made it, once this JavaScript condition holds; spoken to by the DevTools protocol."""
+    """The page that a browser shows once this JavaScript condition holds, by the DevTools protocol."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
         pytest.skip("no chromium here")

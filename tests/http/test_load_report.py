@@ -10,7 +10,7 @@ from tests.proxy.harness import (
 
 
 @pytest.mark.parametrize(
-    ("value", "found"),
+    ("value", "fields"),
     [
         (b'JSON {"rps_fractional": 12.5, "named_metrics": {"queue_depth": 3, "completed": 9, "busy_seconds": 0.5}}',
          {"rps": 12.5, "queue_depth": 3, "served": 9, "busy": 0.5}),
@@ -22,8 +22,8 @@ from tests.proxy.harness import (
         (b'JSON {"rps_fractional": true, "named_metrics": {"queue_depth": 1}}', {"queue_depth": 1}),
     ],
 )  # fmt: skip
-def test_reports_are_read(value, found):
-    assert orca.parse(value, 1.0) == Report(1.0, **found)
+def test_reports_are_read(value, fields):
+    assert orca.parse(value, 1.0) == Report(1.0, **fields)
 
 
 NOTHING = (

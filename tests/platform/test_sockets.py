@@ -44,8 +44,8 @@ def test_sockets_from_systemd_are_taken_by_name(tmp_path):
     code = (
         "import os; os.environ['LISTEN_PID'] = str(os.getpid())\n"
         "from dispatcher.platform.sockets import inherited, bound\n"
-        "given = {key: [str(bound(s)) for s in there] for key, there in inherited(os.environ).items()}\n"
-        "print(given, 'LISTEN_FDS' in os.environ)"
+        "sockets = {key: [str(bound(s)) for s in there] for key, there in inherited(os.environ).items()}\n"
+        "print(sockets, 'LISTEN_FDS' in os.environ)"
     )
     with socket.create_server(("127.0.0.1", 0)) as a, socket.create_server(("127.0.0.1", 0)) as b:
         ports = [each.getsockname()[1] for each in (a, b)]

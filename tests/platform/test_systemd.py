@@ -53,9 +53,9 @@ class Manager:
 @pytest.fixture(params=["path", "abstract"])
 def manager(request, tmp_path):
     path = str(tmp_path / "notify") if request.param == "path" else f"@lased-test-{os.getpid()}"
-    made = Manager(path)
-    yield made
-    made.socket.close()
+    manager = Manager(path)
+    yield manager
+    manager.socket.close()
 
 
 @pytest.fixture
@@ -141,18 +141,18 @@ async def test_a_stalled_loop_sends_nothing(manager, failures):
 
 
 @pytest.mark.parametrize(
-    "given",
+    "environment",
     [{}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "soon"}, {"WATCHDOG_USEC": "-1"}, {"WATCHDOG_USEC": "²"},
      {"WATCHDOG_PID": "1", "WATCHDOG_USEC": "1000"}],
 )  # fmt: skip
-async def test_no_watchdog_runs_without_its_variables(manager, given):
-    await asyncio.wait_for(Notifier(manager.environment | given, pytest.fail).watch(), MAX_WAIT_SECONDS)
+async def test_no_watchdog_runs_without_its_variables(manager, environment):
+    await asyncio.wait_for(Notifier(manager.environment | environment, pytest.fail).watch(), MAX_WAIT_SECONDS)
     assert manager.silent()
 
 
-@pytest.mark.parametrize("given", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:2:1234"}])
-async def test_nothing_is_sent_without_a_socket(given):
-    notifier = Notifier(given | {"WATCHDOG_USEC": "1000"}, pytest.fail)
+@pytest.mark.parametrize("environment", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:2:1234"}])
+async def test_nothing_is_sent_without_a_socket(environment):
+    notifier = Notifier(environment | {"WATCHDOG_USEC": "1000"}, pytest.fail)
     notifier.ready()
     with notifier.reloading():
         pass
@@ -210,7 +210,7 @@ def test_the_life_of_the_command(manager):
             assert manager.until("READY") == {"READY": "1", "STATUS": ""}
             process.send_signal(signal.SIGTERM)
             assert manager.until("STOPPING") == {"STOPPING": "1"}
-            _, told = process.communicate(timeout=MAX_WAIT_SECONDS)
-            assert process.returncode == 0, told
+            _, errors = process.communicate(timeout=MAX_WAIT_SECONDS)
+            assert process.returncode == 0, errors
         finally:
             process.kill()

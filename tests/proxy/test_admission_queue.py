@@ -213,12 +213,12 @@ class Tickets(Recorder):
 
     def __init__(self):
         super().__init__()
-        self.told = asyncio.Semaphore(0)
+        self.permits = asyncio.Semaphore(0)
 
     async def __call__(self, wire):
         while True:
             self.requests.append(await wire.message())
-            await self.told.acquire()
+            await self.permits.acquire()
             await wire.send(OK)
 
 
@@ -230,14 +230,14 @@ async def test_C15_a_slot_that_is_freed_as_a_client_leaves_the_queue_goes_to_the
     async with checked_front(pool, max_in_flight=1) as f:
         clients = await in_line(f, pool, 3)
         if order == "room, then leaves":
-            pool.told.release()
+            pool.permits.release()
         clients[who].reset()
         if order == "room one turn later":
             await loop_turns(1)
         if order != "room, then leaves":
-            pool.told.release()
+            pool.permits.release()
         for _ in range(3):
-            pool.told.release()
+            pool.permits.release()
         for i in {0, 1, 2, 3} - {who}:
             assert status(await clients[i].message()) == 200
         await f.wait_idle()
@@ -254,7 +254,7 @@ async def test_C15_a_slot_that_a_leaving_client_frees_wakes_the_next_request_at_
         assert pool.targets == [b"/0", b"/1"]
         assert len(queue(f)) == 1
         for _ in range(3):
-            pool.told.release()
+            pool.permits.release()
         assert [status(await client.message()) for client in clients[1:]] == [200, 200]
 
 
@@ -270,7 +270,7 @@ async def test_C15_the_length_of_the_queue_is_exact_after_a_client_left_it():
             await eventually(lambda: len(queue(f)) == 2)
             assert status(await f.ask(get("/one-too-many"))) == 503
         for _ in range(9):
-            pool.told.release()
+            pool.permits.release()
         assert [status(await client.message()) for client in clients] == [200] * 3
         assert b"/one-too-many" not in pool.targets
 
@@ -282,10 +282,10 @@ async def test_C15_a_place_that_expires_as_a_slot_is_freed_blocks_no_request():
         for i in range(6):
             first, second = await f.begin(get("/a")), await f.begin(get("/b"))
             await asyncio.sleep(0.027 + i * 0.001)
-            pool.told.release()
-            pool.told.release()
+            pool.permits.release()
+            pool.permits.release()
             assert {status(await first.message()), status(await second.message())} <= {200, 503}
             await f.wait_idle()
             await eventually(lambda: len(queue(f)) == 0)
-            while not pool.told.locked():
-                await pool.told.acquire()
+            while not pool.permits.locked():
+                await pool.permits.acquire()

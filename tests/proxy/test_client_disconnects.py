@@ -32,14 +32,14 @@ PROMPT = 1.0  # seconds within which the pool must know
 class Works:
     """A pool that sends these bytes for each request and then works until its connection ends."""
 
-    def __init__(self, says=b""):
-        self.says = says
+    def __init__(self, sends=b""):
+        self.sends = sends
         self.heads = []
         self.ended = asyncio.Event()
 
     async def __call__(self, wire):
         self.heads.append(await wire.until(b"\r\n\r\n"))
-        await wire.send(self.says)
+        await wire.send(self.sends)
         await wire.rest()
         self.ended.set()
 
@@ -202,7 +202,7 @@ async def test_D05_a_request_whose_client_leaves_the_queue_is_never_sent(raw, ho
 
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize(
-    ("raw", "says"),
+    ("raw", "sends"),
     [
         (REQUESTS["half a POST"], b""),
         (REQUESTS["half a chunk"], b""),
@@ -211,16 +211,16 @@ async def test_D05_a_request_whose_client_leaves_the_queue_is_never_sent(raw, ho
         (get(), b"HTTP/1.1 500 No\r\nContent-Length: 100\r\n\r\nhalf"),
     ],
 )
-async def test_D06_an_abort_is_the_clients_and_no_pools_failure(raw, says, how):
+async def test_D06_an_abort_is_the_clients_and_no_pools_failure(raw, sends, how):
     """Counted as the client's (4xx by class, for it is a 499), as often as it happens; the pool, out after one failure,
     stays in."""
-    pool = Works(says)
+    pool = Works(sends)
     async with checked_front(pool, answer_ok, health={"passive_failures": 1}) as f:
         for i in range(1, 4):
             pool.heads.clear()
             client = await f.begin(raw)
             await eventually(lambda: pool.heads)
-            if says:
+            if sends:
                 await client.until(b"\r\n\r\n")
             client.leave(how)
             await all_clients_gone(f)
@@ -249,15 +249,15 @@ HALF_CLOSED = {
 }
 
 
-@pytest.mark.parametrize("says", HALF_CLOSED.values(), ids=HALF_CLOSED)
-async def test_D09_a_client_that_ends_its_sending_side_has_left(says):
+@pytest.mark.parametrize("sends", HALF_CLOSED.values(), ids=HALF_CLOSED)
+async def test_D09_a_client_that_ends_its_sending_side_has_left(sends):
     """A client that was closed and one that only ends its side look alike, so either is taken to have left: the request
     is given up at once, and what the client has of a response cannot be taken for a whole one."""
-    pool = Works(says)
+    pool = Works(sends)
     async with checked_front(pool) as f:
         client = await f.begin(get())
         await eventually(lambda: pool.heads)
-        if says:
+        if sends:
             await client.until(b"\r\n\r\n")
         client.writer.write_eof()
         await asyncio.wait_for(pool.ended.wait(), PROMPT)

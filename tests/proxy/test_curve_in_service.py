@@ -35,19 +35,19 @@ async def test_it_is_the_default_and_shows_service_time_capacity_and_throughput(
         assert state["policy"]["name"] == "curve"
         curves = {pool["name"]: pool["curve"] for pool in state["pools"]}
         assert 2 * curves["p0"]["service_seconds"]["value"] < curves["p1"]["service_seconds"]["value"]
-        for found in curves.values():
+        for curve in curves.values():
             for name in ("service_seconds", "capacity", "throughput"):
-                low, high = found[name]["interval"]
-                assert low <= found[name]["value"]
-                assert high is None or found[name]["value"] <= high
+                low, high = curve[name]["interval"]
+                assert low <= curve[name]["value"]
+                assert high is None or curve[name]["value"] <= high
         f.service.admin.refresh_metrics()
-        for pool, found in curves.items():
+        for pool, curve in curves.items():
             for name in ("service_seconds", "capacity", "throughput"):
-                assert f.metric(f"lased_pool_{name}", pool=pool) == pytest.approx(found[name]["value"])
+                assert f.metric(f"lased_pool_{name}", pool=pool) == pytest.approx(curve[name]["value"])
                 low, high = (f.metric(f"lased_pool_{name}_{bound}", pool=pool) for bound in ("low", "high"))
-                assert low <= found[name]["value"] <= high
+                assert low <= curve[name]["value"] <= high
             assert f.metric("lased_service_rate_estimate", pool=pool) == pytest.approx(
-                1 / found["service_seconds"]["value"]
+                1 / curve["service_seconds"]["value"]
             )
 
 
@@ -79,10 +79,10 @@ async def test_as_a_shadow_it_learns_from_the_requests_that_another_policy_sends
             await f.ask(get())
         await f.wait_idle()
         (shadow,) = f.service.shadows.all()
-        found = shadow.policy.estimates()
+        estimates = shadow.policy.estimates()
         assert shadow.faults == 0
-        assert found["p0"].service_seconds.value > 2 * found["p1"].service_seconds.value
-        assert found["p0"].observations == pytest.approx(20, rel=0.05)
+        assert estimates["p0"].service_seconds.value > 2 * estimates["p1"].service_seconds.value
+        assert estimates["p0"].observations == pytest.approx(20, rel=0.05)
         assert shadow.disagreements > 10
 
 

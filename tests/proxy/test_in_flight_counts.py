@@ -126,8 +126,8 @@ async def test_C03_a_cleanup_that_fails_does_not_keep_the_count_up(monkeypatch, 
     """The count is decremented before any cleanup, so a bug there costs one response at most."""
     original = getattr(kind, step)
 
-    def fails(self, *given):
-        original(self, *given)
+    def fails(self, *arguments):
+        original(self, *arguments)
         raise RuntimeError("tidying up failed")
 
     async with front(Recorder(OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))) as f:
@@ -393,7 +393,7 @@ async def test_C13_a_reload_does_not_forget_what_is_in_flight(change):
 
 
 @pytest.mark.parametrize(
-    "abandoned", ["the pool says nothing", "the pool stops", "the client sends no more", "the client reads nothing"]
+    "abandoned", ["the pool sends nothing", "the pool stops", "the client sends no more", "the client reads nothing"]
 )
 async def test_C16_a_stream_that_both_sides_abandon_is_completed(abandoned):
     """No end, no error, no reset, from neither side: the deadlines bring the count back."""

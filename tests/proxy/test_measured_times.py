@@ -79,12 +79,12 @@ async def test_responses_of_400_teach_nothing_even_by_inference():
         assert (await learned(f)).observations == 0
 
 
-@pytest.mark.parametrize("told", [b"0", b"999999999999"])
-async def test_an_impossible_report_is_ignored(told):
+@pytest.mark.parametrize("duration", [b"0", b"999999999999"])
+async def test_an_impossible_report_is_ignored(duration):
     async def boasts(wire):
         while True:
             await wire.message()
-            await wire.send(b"HTTP/1.1 200 OK\r\nServer-Timing: service;dur=%b\r\nContent-Length: 0\r\n\r\n" % told)
+            await wire.send(b"HTTP/1.1 200 OK\r\nServer-Timing: service;dur=%b\r\nContent-Length: 0\r\n\r\n" % duration)
 
     async with front(boasts, policy="greedy") as f:
         for _ in range(20):

@@ -55,14 +55,14 @@ async def test_another_address_and_other_numbers_for_a_pool_of_the_same_name():
     async with front(policy="greedy") as f:
         await f.ask(get())
         await f.wait_idle()
-        known = f.service.router.policy.means["p0"].observations
+        observations = f.service.router.policy.means["p0"].observations
         moved = await Pool(answer_ok).open()
         f.service.take_over(with_pools(f.service, ("p0", moved.port, {"servers": 3, "max_in_flight": 5})))
         assert status(await f.ask(get())) == 200
         await f.wait_idle()
         assert len(moved.connections) == 1
         assert f.service.router.fleet["p0"].servers == 3
-        assert f.service.router.policy.means["p0"].observations == known + 1, "what was learned stays"
+        assert f.service.router.policy.means["p0"].observations == observations + 1, "what was learned stays"
         await moved.close()
 
 
@@ -112,20 +112,20 @@ async def test_a_pool_with_unusable_authorities_changes_nothing(tmp_path):
 
 
 async def test_a_reload_makes_a_policy_once_and_a_second_one_only_to_use_it(monkeypatch):
-    made = []
+    created = []
     create = registry.create
 
     def counting(name, *arguments):
-        made.append(name)
+        created.append(name)
         return create(name, *arguments)
 
     async with front(policy="lased", shadow=["jsq"]) as f:
         monkeypatch.setattr(registry, "create", counting)
         f.service.reloader.reload()
-        assert made == ["lased", "jsq"], "the trial with the new pools"
-        made.clear()
+        assert created == ["lased", "jsq"], "the trial with the new pools"
+        created.clear()
         f.service.take_over(with_pools(f.service, ("p0", f.pools[0].port, {}), policy={"name": "greedy"}))
-        assert made == ["greedy", "greedy", "jsq"]
+        assert created == ["greedy", "greedy", "jsq"]
         assert status(await f.ask(get())) == 200
 
 
@@ -158,9 +158,9 @@ def test_sighup_reads_the_file_again(tmp_path):
                     lines = answer.read().decode().splitlines()
                 return [line for line in lines if line.startswith("lased_config_last_reload_success")]
 
-            def reloaded(said):
+            def reloaded(event):
                 os.kill(process.pid, signal.SIGHUP)
-                while said not in (line := process.stderr.readline()):
+                while event not in (line := process.stderr.readline()):
                     assert line, "it ended"
 
             assert pools() == ["a"]

@@ -61,7 +61,7 @@ async def test_an_address_that_swallows_everything_leaves_time_for_the_others(mo
             for _ in range(4):
                 assert status(await f.ask(get("/", "Connection: close"))) == 200
                 pool_connections(f).take_idle().close()
-            assert time.monotonic() - began < 0.9, "it is known to be dead after the first time"
+            assert time.monotonic() - began < 0.9, "the dead address is skipped after the first time"
             await good.close()
 
 
@@ -86,7 +86,7 @@ def new_resolver(ttl=0.0, moved=lambda gone: None, failed=lambda reason: None):
 
 @pytest.fixture
 def resolver(monkeypatch):
-    """Only where the loop lets itself be given another resolver."""
+    """A factory of fake lookups; skips on a loop whose lookup cannot be replaced."""
 
     def make(*answers):
         try:
