@@ -4,30 +4,48 @@ Run it by `python docs/reference.py`. A test checks that the files are up to dat
 """
 
 import asyncio
+import contextlib
 import inspect
+import io
 import json
 import os
 import re
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import patch
 
 from pydantic import BaseModel, SecretStr
 
 from dispatcher import registry
+from dispatcher.cli import app as dispatcher_app
 from dispatcher.core.types import Job, Outcome
 from dispatcher.policies.base import BasePolicy
 from dispatcher.service import Service
 from dispatcher.settings import Config, PoolConfig
 from loadgen.attack.summary import Summary
+from loadgen.cli import main as _registers_all_commands  # noqa: F401
+from loadgen.cli.app import app as loadgen_app
+from workers.__main__ import app as workers_app
 
 HERE = Path(__file__).parent
 COMMANDS = (
     ("dispatcher", ("serve", "check", "policies", "top", "version")),
     ("workers", ("",)),
-    ("loadgen", ("attack", "simulate", "compare", "reproduce", "theory", "demo")),
+    (
+        "loadgen",
+        (
+            "attack",
+            "simulate",
+            "compare",
+            "reproduce",
+            "theory",
+            "theory hamacher",
+            "theory whittle_finite",
+            "theory whittle_blocking",
+            "demo",
+        ),
+    ),
 )
+APPS = {"dispatcher": dispatcher_app, "workers": workers_app, "loadgen": loadgen_app}
 
 
 def shown(value):
@@ -136,20 +154,22 @@ def own_options(factory):
     return registry.options_of(factory) if "__init__" in vars(factory) else {}
 
 
-def help_text(command):
+def help_text(module, name):
+    """Return the help of a command, as a terminal of 100 columns without colours shows it."""
     plain = {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
-    process = subprocess.run(command, capture_output=True, text=True, check=True, env=plain)
-    return "\n".join(line.rstrip() for line in process.stdout.strip("\n").splitlines()).strip()
+    output = io.StringIO()
+    with patch.dict(os.environ, plain), contextlib.redirect_stdout(output):
+        APPS[module]([*name.split(), "--help"], standalone_mode=False, prog_name=f"lased-{module}")
+    return "\n".join(line.rstrip() for line in output.getvalue().strip("\n").splitlines()).strip()
 
 
 def commands():
     names = "`lased-dispatcher`, `lased-workers`, `lased-loadgen`"
     lines = ["## Commands", "", f"{names}, the same as `python -m dispatcher` and so on.", ""]
-    calls = [(module, name) for module, names in COMMANDS for name in names]
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        texts = pool.map(help_text, ([sys.executable, "-m", module, *name.split(), "--help"] for module, name in calls))
-    for (module, name), text in zip(calls, texts, strict=True):
-        lines += [f"### `{f'lased-{module} {name}'.strip()}`", "", "```text", text, "```", ""]
+    for module, subcommands in COMMANDS:
+        for name in subcommands:
+            title = f"lased-{module} {name}".strip()
+            lines += [f"### `{title}`", "", "```text", help_text(module, name), "```", ""]
     return lines
 
 

@@ -43,12 +43,14 @@ ALLOWED = {
     "loadgen.attack": [
         "loadgen.plot", "dispatcher.core.rng", "dispatcher.errors", "workers.distributions", "workers.spec"
     ],
-    "loadgen.sim": ["loadgen.attack", *CORE, "dispatcher.policies.partial_information", "dispatcher.registry",
+    "loadgen.sim": ["loadgen.attack.arrivals", *CORE, "dispatcher.policies.partial_information", "dispatcher.registry",
                     "dispatcher.telemetry.decisions", "workers"],
     "loadgen.experiments": ["loadgen.attack", "loadgen.plot", "loadgen.sim", *CORE,
-                            "dispatcher.policies.partial_information", "dispatcher.registry", "workers"],
-    "loadgen.cli": ["loadgen", "dispatcher.core.rng", "dispatcher.errors", "workers.distributions"],
-    "loadgen": ["loadgen.cli", "loadgen.experiments", "loadgen.plot", "dispatcher.errors"],
+                            "dispatcher.policies.partial_information", "dispatcher.registry", "workers.curves",
+                            "workers.distributions", "workers.scheduling"],
+    "loadgen.cli": ["loadgen.attack", "loadgen.experiments", "loadgen.plot", "loadgen.sim", "dispatcher.errors",
+                    "dispatcher.platform.sockets"],
+    "loadgen": ["loadgen.cli"],
 }  # fmt: skip
 PURE = (
     "dispatcher.core",
@@ -90,12 +92,10 @@ def imports(path):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute here"
-            yield node.module
-            yield from (
-                f"{node.module}.{alias.name}"
-                for alias in node.names
-                if (ROOT / Path(*node.module.split("."), alias.name)).with_suffix(".py").exists()
-            )
+            for alias in node.names:
+                path = ROOT / Path(*node.module.split("."), alias.name)
+                is_module = path.is_dir() or path.with_suffix(".py").exists()
+                yield f"{node.module}.{alias.name}" if is_module else node.module
 
 
 def within(name, prefix):

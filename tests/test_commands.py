@@ -6,9 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import pytest
+
+from dispatcher.cli import main as dispatcher_main
+from loadgen.cli.main import main as loadgen_main
+from workers.__main__ import main as workers_main
 
 COMMANDS = [["dispatcher"], ["dispatcher", "serve"], ["dispatcher", "check"], ["dispatcher", "policies"], ["workers"],
             ["loadgen"], ["loadgen", "attack"], ["loadgen", "simulate"], ["loadgen", "demo"], ["loadgen", "reproduce"],
@@ -19,23 +23,39 @@ def run(*arguments):
     return subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.fixture(scope="module")
-def done_by(request):
-    """What the commands of the mistakes below came to: as many at a time as there are cores, for most of it is
-    starting."""
-    name = "test_a_mistake_gets_one_clear_line"
-    wanted = {
-        tuple(item.callspec.params["arguments"])
-        for item in request.session.items
-        if getattr(item, "originalname", "") == name
-    }
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        return dict(zip(wanted, pool.map(lambda arguments: run(*arguments), wanted), strict=True))
+MAINS = {"dispatcher": dispatcher_main, "workers": workers_main, "loadgen": loadgen_main}
+
+
+@dataclass
+class Ended:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def run_here(monkeypatch, capsys):
+    """Run a command in this process: what a start of Python costs is left out."""
+
+    def run_here(command, *arguments):
+        monkeypatch.setattr(sys, "argv", [f"lased-{command}", *arguments])
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            MAINS[command]()
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        return Ended(code, *capsys.readouterr())
+
+    return run_here
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_every_command_has_help(command):
-    done = run(*command, "--help")
+def test_every_command_has_help(command, run_here):
+    done = run_here(*command, "--help")
     assert done.returncode == 0
     assert "Usage: " in done.stdout
 
@@ -131,8 +151,8 @@ SIMULATE = ["loadgen", "simulate", "--policy", "lased", "--lam", "1", "--mu", "1
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )  # fmt: skip
-def test_a_mistake_gets_one_clear_line(arguments, code, message, done_by):
-    done = done_by[tuple(arguments)]
+def test_a_mistake_gets_one_clear_line(arguments, code, message, run_here):
+    done = run_here(*arguments)
     assert done.returncode == code, done.stderr
     assert message in done.stderr
     assert done.stderr.startswith("error: ")
@@ -158,15 +178,15 @@ def test_a_busy_port_is_named(busy_port):
     )
 
 
-def test_check_prints_what_would_run(tmp_path):
-    done = run("dispatcher", "check", "--config", "deploy/dispatcher.toml")
+def test_check_prints_what_would_run(tmp_path, run_here):
+    done = run_here("dispatcher", "check", "--config", "deploy/dispatcher.toml")
     assert done.returncode == 0
     assert "policy  lased n0 = 7, c = 3.0, alpha = 1.0" in done.stdout
     assert "pool    large at http://127.0.0.1:9002, 1 server, guess 0.1 a second, true rate 10" in done.stdout
 
 
-def test_policies_are_listed_with_their_options():
-    done = run("dispatcher", "policies")
+def test_policies_are_listed_with_their_options(run_here):
+    done = run_here("dispatcher", "policies")
     names = [line.split()[0] for line in done.stdout.splitlines() if not line.startswith(" ")]
     assert {"lased", "sed", "esed", "greedy", "jsq", "round_robin", "random"} <= set(names)
     assert "n0 = 7" in done.stdout
@@ -189,10 +209,10 @@ def test_a_signal_ends_a_service_cleanly(command, number):
         assert "Traceback" not in errors
 
 
-def test_simulate_prints_the_contracts_keys_and_writes_a_trace(tmp_path):
+def test_simulate_prints_the_contracts_keys_and_writes_a_trace(tmp_path, run_here):
     trace = tmp_path / "trace.csv"
     more = ["--guess", "1,0.1", "--arrivals", "200", "--reps", "3", "--seed", "1", "--option", "n0=5"]
-    done = run(*SIMULATE, *more, "--trace", str(trace), "--json")
+    done = run_here(*SIMULATE, *more, "--trace", str(trace), "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert {"policy", "lam", "mu", "guess", "arrivals", "reps", "seed", "regret_mean", "regret_se", "regret_curve",
@@ -204,8 +224,8 @@ def test_simulate_prints_the_contracts_keys_and_writes_a_trace(tmp_path):
     assert len(lines) == 201
 
 
-def test_simulate_without_json_is_for_reading():
-    done = run(*SIMULATE)
+def test_simulate_without_json_is_for_reading(run_here):
+    done = run_here(*SIMULATE)
     assert done.returncode == 0
     assert "regret_mean" in done.stdout
     assert done.stdout.count("\n") < 30
@@ -220,11 +240,11 @@ def test_output_into_a_closed_pipe_is_no_traceback():
     assert "Traceback" not in done.stderr
 
 
-def test_theory_prints_what_is_known():
-    done = run("loadgen", "theory", "--lam", "3.6", "--mu", "1,5", "--json")
+def test_theory_prints_what_is_known(run_here):
+    done = run_here("loadgen", "theory", "--lam", "3.6", "--mu", "1,5", "--json")
     found = json.loads(done.stdout)
     assert abs(found["optimum"]["mean_in_system"] - 1.887148) < 1e-5
     rules = {row["rule"]: row for row in found["rules"]}
     assert abs(rules["sed"]["mean_in_system"] - 1.964442) < 1e-6
     assert abs(rules["sed e=0.7"]["above_optimum"] - 0.0052) < 1e-4
-    assert "optimum" in run("loadgen", "theory", "--lam", "3.6", "--mu", "1,5").stdout
+    assert "optimum" in run_here("loadgen", "theory", "--lam", "3.6", "--mu", "1,5").stdout

@@ -89,7 +89,7 @@ class Reader:
         self.rest = b""
 
     @property
-    def begun(self) -> bool:
+    def has_begun_message(self) -> bool:
         """A part of the next message is here: more than the empty line that may come before it."""
         return self.rest not in (b"", b"\r", b"\r\n")
 

@@ -8,7 +8,7 @@ Each dispatcher also keeps the fields of the others and restores them if Redis h
 while one dispatcher lives. Reading and writing are one script that runs a few times per second, beside the requests.
 While Redis cannot be reached, every dispatcher learns alone. It adds what it has learned when Redis is back.
 
-The epoch of a pool is a part of the name of its hash. An operator who resets a pool raises the epoch, and every
+The epoch of a pool is a part of the name of its hash. To reset a pool raises the epoch, and every
 dispatcher that reads the new epoch starts anew. The fields of dispatchers that have stopped remain, because their
 observations are still true. Beyond MAX_FIELDS fields, those of dispatchers that were silent for long are merged into
 one field. A dispatcher that returns after that continues under another name.

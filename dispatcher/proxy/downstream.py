@@ -104,12 +104,12 @@ class ClientConnection(Connection):
     def data_received(self, data: bytes) -> None:
         state = self._state
         if state is READING:
-            is_first = not self.reader.begun
+            is_first = not self.reader.has_begun_message
             self._read(data)
             if self._exchange is not None:
                 if not self._exchange.request_complete:
                     self._read_deadline.set(self._settings.timeouts.idle)
-            elif is_first and self.reader.begun and self._state is READING:
+            elif is_first and self.reader.has_begun_message and self._state is READING:
                 # The deadline is for all headers together: further bytes do not move it.
                 self._read_deadline.set(self._settings.timeouts.head)
         elif state is BUSY and self._exchange is not None and not self._exchange.request_complete:
@@ -247,7 +247,7 @@ class ClientConnection(Connection):
             self.resume(PIPELINE_FULL | BODY_BUFFER_FULL)
         elif self._pause_reasons:
             self.resume(PIPELINE_FULL)
-        if self._state is READING and self.reader.begun:
+        if self._state is READING and self.reader.has_begun_message:
             self._read_deadline.set(self._settings.timeouts.head)
 
     def pause(self, reason: int) -> None:
@@ -277,7 +277,7 @@ class ClientConnection(Connection):
             self._read_deadline.set(self._settings.timeouts.idle)  # the client cannot send: we do not read
         elif self._exchange is not None:
             self._reject_late(BadRequest("the body of the request did not go on in time", 408, "body_timeout"))
-        elif self.reader.begun:
+        elif self.reader.has_begun_message:
             self._reject_late(BadRequest("the head of the request did not come in time", 408, "head_timeout"))
         else:
             self._close(linger=False)
@@ -359,5 +359,5 @@ class ClientConnection(Connection):
             self._read_deadline.set(LINGER_SECONDS)
         elif self._exchange is not None:
             self._exchange.keep_alive = False
-        elif self._state is READING and not self.reader.begun:
+        elif self._state is READING and not self.reader.has_begun_message:
             self._read_deadline.set(DRAIN_GRACE_SECONDS)

@@ -206,8 +206,7 @@ class Exchange:
         if self._ticket is not None:
             self._end_attempt(error)
         else:
-            if self._waiter is not None:
-                self._leave_queue()
+            self._leave_queue()
             self._finish(error)
 
     # -- 2. Choosing a pool
@@ -247,6 +246,7 @@ class Exchange:
         try:
             self._waiter = self.context.queue.wait(self)
         except QueueFull as error:
+            self.context.events.queued(0.0)
             self._refuse(error)
         else:
             self.phase = QUEUED
@@ -263,12 +263,11 @@ class Exchange:
         self._finish(error)
 
     def _leave_queue(self) -> None:
-        """The request waits no more, or did not need to."""
-        context = self.context
+        """The request waits no more, if it did."""
         if self._waiter is not None:
-            context.queue.leave(self._waiter)
+            self.context.queue.leave(self._waiter)
             self._waiter = None
-        context.events.queued(context.clock() - self.began_at)
+            self.context.events.queued(self.context.clock() - self.began_at)
 
     def _route(self, exclude: frozenset[str]) -> Ticket:
         context = self.context

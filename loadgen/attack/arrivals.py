@@ -1,8 +1,9 @@
-"""Arrival processes: when requests are to be sent. PURE: no clock, no sockets.
+"""Arrival processes: the instants at which requests are sent. PURE: no clock, no sockets.
 
-A process is named as one types it: `poisson`, `gamma:burstiness=0.5`, `onoff:on=1,off=4`. Rates that change are a
-change of clock: a process of one arrival a unit, each put where the expected number of arrivals reaches its instant.
-That is an inhomogeneous Poisson process if the one of the unit is Poisson, and ramps evenly if it is constant.
+A process has a name as on the command line: `poisson`, `gamma:burstiness=0.5`, `onoff:on=1,off=4`. A changing rate is a
+change of the clock: a process with one arrival per unit of time is mapped to the instants at which the expected number
+of arrivals is the same. This gives an inhomogeneous Poisson process from a Poisson one, and an even ramp from a
+constant one.
 """
 
 from __future__ import annotations
@@ -23,25 +24,27 @@ Times = NDArray[np.float64]
 
 
 class ArrivalProcess(Protocol):
-    """Instants of arrival, seconds from the start."""
+    """A process of arrivals. All times are seconds from the start."""
 
     def next_arrival(self, after: float) -> float | None:
-        """The first arrival after `after`, which is the one before it; None if there is none."""
+        """Return the next arrival, or None at the end. after: the previous arrival, or 0."""
         ...
 
     def rate(self, at: float) -> float:
-        """Expected arrivals a second at this instant; on the long run where that is hidden."""
+        """Return the expected arrivals a second at an instant; the long-run rate if the current one is hidden."""
         ...
 
     def expected(self, at: Times) -> Times | None:
-        """Of a Poisson process: arrivals expected before each instant, so that what is expected between two arrivals is
-        exponential of mean 1, whatever the rate does. None for others."""
+        """Return the expected arrivals before each instant, or None if the process is not Poisson.
+
+        Between two arrivals of a Poisson process this number grows by an exponential variable of mean 1 at any rate.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Poisson:
-    """Exponential gaps of mean 1/lam."""
+    """Gaps are exponential with mean 1/lam."""
 
     lam: float
     rng: Random
@@ -58,7 +61,7 @@ class Poisson:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Even gaps of 1/lam."""
+    """Gaps are all 1/lam."""
 
     lam: float
 
@@ -74,9 +77,10 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Gamma:
-    """Independent gamma gaps of mean 1/lam and shape `burstiness`: 1 is Poisson, less comes in clumps, more is evener.
+    """Gaps are independent gamma variables with mean 1/lam and shape `burstiness`.
 
-    The squared coefficient of variation of a gap is 1/burstiness. The name is that of vLLM's load generator.
+    Shape 1 is Poisson; smaller shapes give clusters, larger ones more even gaps. The squared coefficient of variation
+    of a gap is 1/burstiness. The name `burstiness` is that of vLLM's load generator.
     """
 
     lam: float
@@ -98,9 +102,9 @@ class Gamma:
 
 
 class Switching:
-    """Poisson arrivals whose rate jumps between two levels at exponential times (a Markov-modulated Poisson process).
+    """A Markov-modulated Poisson process, whose rate switches between two levels at exponential times.
 
-    levels: arrivals a second; stay: mean seconds in each. Starts in the first.
+    levels: arrivals a second; the process starts in the first. stay: mean seconds in each level.
     """
 
     def __init__(self, rng: Random, levels: tuple[float, float], stay: tuple[float, float]) -> None:
@@ -113,7 +117,8 @@ class Switching:
             at = after + self._rng.expovariate(level) if level else math.inf
             if at <= self._until:
                 return at
-            after, self._second = self._until, not self._second  # memoryless: draw anew from the jump on
+            # The exponential law has no memory, so the gap can be drawn again from the switch on.
+            after, self._second = self._until, not self._second
             self._until += self._rng.expovariate(1 / self._stay[self._second])
 
     def rate(self, at: float) -> float:
@@ -124,7 +129,10 @@ class Switching:
 
 
 def mmpp(lam: float, rng: Random, ratio: float = 5.0, period: float = 100.0) -> Switching:
-    """Low and high, the high level `ratio` times the low one, both for period / 2 on average; mean lam. Starts low."""
+    """Return a process that switches between a low level and `ratio` times that level, and starts low.
+
+    lam: mean rate. period: mean seconds of both levels together.
+    """
     if not (1 <= ratio < math.inf and 0.01 / lam <= period < math.inf):
         raise ValueError(f"mmpp needs ratio ≥ 1 and period ≥ {0.01 / lam:g}, not {ratio:g} and {period:g}")
     low = 2 * lam / (1 + ratio)
@@ -132,7 +140,10 @@ def mmpp(lam: float, rng: Random, ratio: float = 5.0, period: float = 100.0) -> 
 
 
 def onoff(lam: float, rng: Random, on: float = 1.0, off: float = 1.0) -> Switching:
-    """Silence, then Poisson traffic, for `off` and `on` seconds on average; mean lam over both. Starts silent."""
+    """Return a process that switches between silence and Poisson traffic, and starts silent.
+
+    lam: mean rate over both. on, off: mean seconds of traffic and of silence.
+    """
     if not (0.01 / lam <= on < math.inf and 0.01 / lam <= off < math.inf):
         raise ValueError(f"onoff needs on and off of at least {0.01 / lam:g} seconds, not {on:g} and {off:g}")
     return Switching(rng, (0.0, lam * (on + off) / on), (off, on))
@@ -140,7 +151,7 @@ def onoff(lam: float, rng: Random, on: float = 1.0, off: float = 1.0) -> Switchi
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """Poisson arrivals at lam (1 + depth sin(2πt/period)), as over a day; by thinning."""
+    """Arrivals are Poisson with rate lam (1 + depth sin(2πt/period)). They are drawn by thinning. period: seconds."""
 
     lam: float
     rng: Random
@@ -169,7 +180,7 @@ class Wave:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stretch of traffic whose rate goes in a straight line from `begin` to `end` arrivals a second."""
+    """A part of the traffic whose rate changes linearly from `begin` to `end` arrivals a second."""
 
     seconds: float
     begin: float
@@ -177,15 +188,15 @@ class Stage:
 
     @property
     def arrivals(self) -> float:
-        """Expected in all."""
+        """The expected number of arrivals."""
         return self.seconds * (self.begin + self.end) / 2
 
-    def before(self, at: Times) -> Times:
-        """Arrivals expected in the first `at` seconds."""
+    def expected(self, at: Times) -> Times:
+        """Return the expected arrivals in the first `at` seconds of the stage."""
         return self.begin * at + (self.end - self.begin) * at * at / (2 * self.seconds)
 
-    def reached(self, expected: float) -> float:
-        """When `before` is this."""
+    def instant(self, expected: float) -> float:
+        """Return the inverse of `expected`, in seconds from the beginning of the stage."""
         if not expected:
             return 0.0
         slope = (self.end - self.begin) / self.seconds
@@ -193,11 +204,11 @@ class Stage:
 
 
 class Stages:
-    """Stage after stage, then nothing. unit: the arrivals of a process of rate 1, whose clock the stages bend."""
+    """A sequence of stages, after which the process ends. unit: a process of rate 1, whose clock the stages change."""
 
     def __init__(self, unit: ArrivalProcess, stages: Sequence[Stage]) -> None:
         self._unit, self.stages = unit, tuple(stages)
-        self._at = 0.0  # the last arrival, by the unit's clock
+        self._at = 0.0  # the last arrival, on the clock of the unit process
 
     @property
     def seconds(self) -> float:
@@ -205,26 +216,26 @@ class Stages:
 
     @property
     def arrivals(self) -> float:
-        """Expected in all."""
+        """The expected number of arrivals in all stages."""
         return sum(stage.arrivals for stage in self.stages)
 
     def next_arrival(self, after: float) -> float | None:
-        reached = self._unit.next_arrival(self._at)
-        assert reached is not None, "the processes of a unit do not end"
-        self._at = left = reached
-        begun = 0.0
+        arrival = self._unit.next_arrival(self._at)
+        assert arrival is not None, "a unit process does not end"
+        self._at = remaining = arrival
+        begin = 0.0
         for stage in self.stages:
-            if left <= stage.arrivals:
-                return begun + stage.reached(left)
-            left -= stage.arrivals
-            begun += stage.seconds
+            if remaining <= stage.arrivals:
+                return begin + stage.instant(remaining)
+            remaining -= stage.arrivals
+            begin += stage.seconds
         return None
 
     def expected(self, at: Times) -> Times | None:
-        total, begun = np.zeros(len(at)), 0.0
+        total, begin = np.zeros(len(at)), 0.0
         for stage in self.stages:
-            total += stage.before(np.clip(at - begun, 0.0, stage.seconds))
-            begun += stage.seconds
+            total += stage.expected(np.clip(at - begin, 0.0, stage.seconds))
+            begin += stage.seconds
         return self._unit.expected(total)
 
     def rate(self, at: float) -> float:
@@ -242,12 +253,14 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def parse_stages(text: str) -> list[Stage]:
-    """ "10s@50,30s@50..200": ten seconds at 50 a second, then in thirty up to 200. Raises ValueError.
+    """Parse stages such as "10s@50,30s@50..200": ten seconds at 50 a second, then a ramp to 200 in thirty seconds.
+
+    Raises ValueError.
 
     >>> parse_stages("1m@50..200")
     [Stage(seconds=60.0, begin=50.0, end=200.0)]
     """
-    found = []
+    stages = []
     for part in text.split(","):
         match = _STAGE.fullmatch(part.strip())
         try:
@@ -260,9 +273,9 @@ def parse_stages(text: str) -> list[Stage]:
                 f"stages are SECONDS@RATE or SECONDS@FROM..TO, as in 10s@50,30s@50..200, not {part!r}"
             ) from None
         if not stage.seconds > 0:
-            raise ValueError(f"a stage must last some time, not {part!r}")
-        found.append(stage)
-    return found
+            raise ValueError(f"a stage must be longer than 0 s, not {part!r}")
+        stages.append(stage)
+    return stages
 
 
 def _constant(lam: float, rng: Random) -> Constant:

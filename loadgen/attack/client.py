@@ -1,7 +1,8 @@
-"""An HTTP/1.1 client that adds as little as can be: a request is one write, and its answer one call back.
+"""Implements a minimal HTTP/1.1 client: a request is one write, and its response is one callback.
 
-llhttp (by httptools) parses; no cookies, no redirects, no decompression; bodies are counted, not kept. Idle
-connections are a stack, the last used on top; there is no limit to them, a limit would make open load closed.
+llhttp (by httptools) parses the responses. There are no cookies, no redirects and no decompression. Bodies are counted
+and dropped. Idle connections form a stack with the last used on top. Their number has no limit, because a limit would
+turn open load into closed load.
 """
 
 from __future__ import annotations
@@ -18,44 +19,51 @@ import httptools
 from loadgen.attack.records import BAD_ANSWER, CLOSED, NO_CONNECTION, REFUSED, RESET, TLS, UNREACHABLE
 from loadgen.attack.targets import Origin, Request
 
-Over = Callable[["Sending"], None]
+OnFinished = Callable[["PendingRequest"], None]
 
 
-class Sending:
-    """One request under way. status: of its answer, 0 for none; error: index into records.ERRORS; pool: X-Pool."""
+class PendingRequest:
+    """One request that has no complete response yet.
 
-    __slots__ = ("connecting", "connection", "error", "i", "pool", "resent", "size", "started", "status", "target")
+    row: of the records. target: index of the URL. size: bytes of the body, if sizes are drawn.
+    status: of the response, 0 for none. error: index into records.ERRORS. pool: the header X-Pool.
+    sent_at: time of the event loop. resent: whether it was sent a second time.
+    """
 
-    def __init__(self, i: int, target: int, size: int) -> None:
-        self.i, self.target, self.size = i, target, size
+    __slots__ = ("connecting", "connection", "error", "pool", "resent", "row", "sent_at", "size", "status", "target")
+
+    def __init__(self, row: int, target: int, size: int) -> None:
+        self.row, self.target, self.size = row, target, size
         self.status, self.error, self.pool = 0, 0, b""
-        self.started = 0.0
+        self.sent_at = 0.0
         self.resent = False
         self.connection: _Connection | None = None
         self.connecting: asyncio.Task[None] | None = None
 
 
 class _Connection(asyncio.Protocol):
-    """One request at a time."""
+    """A connection to an origin, with one request at a time."""
 
     def __init__(self, client: Client, origin: Origin) -> None:
         self._client, self._origin = client, origin
         self._transport: asyncio.Transport
         self._parser = httptools.HttpResponseParser(self)
-        self._sending: Sending | None = None
-        self._heard = self._framed = self._used = False
+        self._pending: PendingRequest | None = None
+        self._received = 0  # bytes since the last request was sent
+        self._responses = 0
+        self._framed = False  # whether the response says where its body ends
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
-    def send(self, sending: Sending, data: bytes) -> None:
-        self._sending, sending.connection = sending, self
-        self._heard = False
+    def send(self, pending: PendingRequest, data: bytes) -> None:
+        self._pending, pending.connection = pending, self
+        self._received = 0
         self._transport.write(data)
 
     def abort(self) -> None:
-        self._sending = None
+        self._pending = None
         self._transport.abort()
 
     def close(self) -> None:
@@ -67,9 +75,9 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._client.received += len(data)
-        self._heard = True
-        if self._sending is None:
-            self._unasked()
+        self._received += len(data)
+        if self._pending is None:
+            self._reject_unsolicited()
             return
         try:
             self._parser.feed_data(data)
@@ -77,85 +85,90 @@ class _Connection(asyncio.Protocol):
             self._fail(BAD_ANSWER)
             self._transport.abort()
 
-    def _unasked(self) -> None:
-        """An answer that nobody waits for: it must not become the answer to what is sent next."""
-        self._client.lost(self._origin, self)
+    def _reject_unsolicited(self) -> None:
+        """Close the connection after data without a request: they must not become the response to the next request."""
+        self._client.remove(self._origin, self)
         self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._client.lost(self._origin, self)
-        sending = self._sending
-        if sending is None:
+        self._client.remove(self._origin, self)
+        pending = self._pending
+        if pending is None:
             return
-        if sending.status and not self._framed and error is None:  # a body that lasts until the connection ends
-            self._finish(sending)
-        elif self._used and not self._heard and not sending.resent and self._client.request.idempotent:
-            self._sending = None  # it was closed as we took it: RFC 9112, section 9.3.1
-            self._client.resend(sending)
+        closed_while_idle = self._responses and not self._received
+        if pending.status and not self._framed and error is None:
+            self._finish(pending)  # the end of the connection is the end of such a body
+        elif closed_while_idle and not pending.resent and self._client.request.idempotent:
+            # The server closed the kept-alive connection as the request was sent: RFC 9112, section 9.3.1.
+            self._pending = None
+            self._client.resend(pending)
         else:
-            sending.status = 0
+            pending.status = 0
             self._fail(TLS if isinstance(error, ssl.SSLError) else RESET if isinstance(error, OSError) else CLOSED)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         size = len(name)
         if size == 6:
-            if name.lower() == b"x-pool" and self._sending:
-                self._sending.pool = value
+            if name.lower() == b"x-pool" and self._pending:
+                self._pending.pool = value
         elif size == 14 and name.lower() == b"content-length":
             self._framed = True
         elif size == 17 and name.lower() == b"transfer-encoding":
-            self._framed = value.lower().endswith(b"chunked")  # else it lasts until the connection ends
+            # Any other last coding means that the body lasts until the connection ends.
+            self._framed = value.lower().endswith(b"chunked")
 
     def on_message_begin(self) -> None:
         self._framed = False
-        if self._sending is None:
-            self._unasked()
+        if self._pending is None:
+            self._reject_unsolicited()
         else:
-            self._sending.pool = b""
+            self._pending.pool = b""
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if (sending := self._sending) is None or status < 200:
+        if (pending := self._pending) is None or status < 200:
             return
-        sending.status = status
+        pending.status = status
         self._framed = self._framed or status in (204, 304)
-        if self._client.request.method == "HEAD":  # the parser would wait for a body
-            self._finish(sending)
+        if self._client.request.method == "HEAD":
+            # The parser does not know the request's method and would wait for a body.
+            self._finish(pending)
             self._parser = httptools.HttpResponseParser(self)
 
     def on_message_complete(self) -> None:
-        if (sending := self._sending) is not None and sending.status:
-            self._finish(sending)
+        if (pending := self._pending) is not None and pending.status:
+            self._finish(pending)
         elif self._parser.get_status_code() < 100:
             raise httptools.HttpParserError("no status")
 
-    def _finish(self, sending: Sending) -> None:
-        self._sending, sending.connection = None, None
-        self._used = True
-        if self._transport.get_write_buffer_size():  # it was answered before it was read
+    def _finish(self, pending: PendingRequest) -> None:
+        self._pending, pending.connection = None, None
+        self._responses += 1
+        if self._transport.get_write_buffer_size():
+            # The response came before the whole request was sent, so the connection cannot be used again.
             self._transport.abort()
         elif self._client.request.keepalive and self._parser.should_keep_alive():
             self._client.idle[self._origin].append(self)
         else:
             self._transport.close()
-        self._client.over(sending)
+        self._client.on_finished(pending)
 
     def _fail(self, error: int) -> None:
-        sending, self._sending = self._sending, None
-        if sending is not None:
-            sending.connection = None
-            sending.status, sending.error = 0, error
-            self._client.over(sending)
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.connection = None
+            pending.status, pending.error = 0, error
+            self._client.on_finished(pending)
 
 
 class Client:
-    """Connections to the origins of a request. over: told of each that has ended.
+    """Connections to the origins of a request.
 
-    Raises OSError from `start` if a name has no address or the authorities' file cannot be read.
+    request: what all requests have in common. on_finished: called with each request that has a response or has failed.
     """
 
-    def __init__(self, request: Request, over: Over) -> None:
-        self.request, self.over = request, over
+    def __init__(self, request: Request, on_finished: OnFinished) -> None:
+        self.request, self.on_finished = request, on_finished
         self.idle: dict[Origin, list[_Connection]] = {target.origin: [] for target in request.targets}
         self.opened = self.resent = self.received = 0
         self._origins = [target.origin for target in request.targets]
@@ -166,7 +179,10 @@ class Client:
         self.ready = False
 
     async def start(self) -> None:
-        """Ask for the addresses, so that no request waits for them."""
+        """Resolve all host names, so that no request waits for that.
+
+        Raises OSError if a name has no address or the file of certificates cannot be read.
+        """
         loop = asyncio.get_running_loop()
         for origin in self.idle:
             try:
@@ -176,29 +192,32 @@ class Client:
         self._tls = self.request.tls()
         self.ready = True
 
-    def send(self, sending: Sending) -> None:
-        idle = self.idle[self._origins[sending.target]]
+    def send(self, pending: PendingRequest) -> None:
+        """Send the request on the connection that was used last, or on a new one."""
+        idle = self.idle[self._origins[pending.target]]
         while idle:
             if not (connection := idle.pop()).closing:
-                connection.send(sending, self._bytes(sending))
+                connection.send(pending, self._bytes(pending))
                 return
-        sending.connecting = asyncio.get_running_loop().create_task(self._connect(sending))
+        pending.connecting = asyncio.get_running_loop().create_task(self._connect(pending))
 
-    def resend(self, sending: Sending) -> None:
+    def resend(self, pending: PendingRequest) -> None:
+        """Send the request again on a new connection."""
         self.resent += 1
-        sending.resent, sending.connection = True, None
-        sending.connecting = asyncio.get_running_loop().create_task(self._connect(sending))
+        pending.resent, pending.connection = True, None
+        pending.connecting = asyncio.get_running_loop().create_task(self._connect(pending))
 
-    def abort(self, sending: Sending, error: int) -> None:
-        """End it here."""
-        if sending.connecting is not None:
-            sending.connecting.cancel()
-        if sending.connection is not None:
-            sending.connection.abort()
-        sending.status, sending.error = 0, error
-        self.over(sending)
+    def abort(self, pending: PendingRequest, error: int) -> None:
+        """End the request with this error, and close its connection."""
+        if pending.connecting is not None:
+            pending.connecting.cancel()
+        if pending.connection is not None:
+            pending.connection.abort()
+        pending.status, pending.error = 0, error
+        self.on_finished(pending)
 
-    def lost(self, origin: Origin, connection: _Connection) -> None:
+    def remove(self, origin: Origin, connection: _Connection) -> None:
+        """Remove a connection that cannot be used any more."""
         self._connections.pop(connection, None)
         with contextlib.suppress(ValueError):
             self.idle[origin].remove(connection)
@@ -208,13 +227,13 @@ class Client:
             connection.close()
         await asyncio.sleep(0)
 
-    def _bytes(self, sending: Sending) -> bytes:
+    def _bytes(self, pending: PendingRequest) -> bytes:
         if self._fixed is not None:
-            return self._fixed[sending.target]
-        return self.request.bytes_for(sending.target, sending.size, sending.i)
+            return self._fixed[pending.target]
+        return self.request.bytes_for(pending.target, pending.size, pending.row)
 
-    async def _connect(self, sending: Sending) -> None:
-        loop, origin = asyncio.get_running_loop(), self._origins[sending.target]
+    async def _connect(self, pending: PendingRequest) -> None:
+        loop, origin = asyncio.get_running_loop(), self._origins[pending.target]
         tls: dict[str, Any] = {"ssl": self._tls, "server_hostname": origin.host} if origin.scheme == "https" else {}
         failed: Exception | None = None
         for address in self._addresses[origin]:
@@ -225,22 +244,23 @@ class Client:
                 continue
             self.opened += 1
             self._connections[connection] = None
-            sending.connecting = None
-            connection.send(sending, self._bytes(sending))
+            pending.connecting = None
+            connection.send(pending, self._bytes(pending))
             return
-        sending.connecting = None
-        sending.error = _kind(failed)
-        self.over(sending)
+        pending.connecting = None
+        pending.error = _error_code(failed)
+        self.on_finished(pending)
 
 
-def _kind(error: Exception | None) -> int:
+def _error_code(error: Exception | None) -> int:
     if isinstance(error, ssl.SSLError):
         return TLS
     if isinstance(error, ConnectionRefusedError):
         return REFUSED
     if isinstance(error, ConnectionResetError):
         return RESET
-    return NO_CONNECTION if isinstance(error, OSError) and error.errno in _LOCAL else UNREACHABLE
+    return NO_CONNECTION if isinstance(error, OSError) and error.errno in _LOCAL_SHORTAGE else UNREACHABLE
 
 
-_LOCAL = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL})  # this machine has no more
+# This machine has no more file descriptors or ports.
+_LOCAL_SHORTAGE = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL})

@@ -1,6 +1,7 @@
-"""Open-loop traffic: every request leaves at its planned time, however many are unanswered.
+"""Sends open-loop traffic: every request leaves at its planned time, however many responses are still missing.
 
-Asyncio's own loop, not uvloop: its clock is in whole milliseconds. One process; `sender` runs several on one plan.
+The driver needs asyncio's own event loop, because uvloop's clock has a resolution of a millisecond. It runs in one
+process; `worker_process` runs several of them on one plan.
 """
 
 from __future__ import annotations
@@ -10,48 +11,56 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from loadgen.attack.client import Client, Sending
+from loadgen.attack.client import Client, PendingRequest
 from loadgen.attack.pacer import Pacer
 from loadgen.attack.records import DROPPED, OPEN, TIMED_OUT, Effort, Records
 from loadgen.attack.targets import Request
 
-LONGEST_NAME = 200  # bytes of a pool's name that are kept
-LEAD = 0.05  # seconds between setting up and the start of the schedule
+MAX_POOL_NAME_BYTES = 200
+MAX_POOL_NAMES = 1000
+START_DELAY_SECONDS = 0.05  # from the end of the preparation to the start of the schedule
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """timeout: seconds from the sending after which a request counts as unanswered. drain: seconds that the run waits
-    for answers after the last send, None for as long as the time-out. max_in_flight: what is due while that many
-    are open is dropped and counted, 0 for no limit. spin: as the pacer's."""
+    """Limits of a run.
+
+    timeout: seconds after which a request counts as failed.
+    drain: seconds that the run waits for responses after the last request; None for as long as the timeout.
+    max_in_flight: a request that is due while this many are open is dropped and counted; 0 for no limit.
+    spin: as in `Pacer`.
+    """
 
     timeout: float = 30.0
     drain: float | None = None
     max_in_flight: int = 0
     spin: float = 0.0
 
-    def shared(self, owner: int, processes: int) -> Limits:
-        """The part of one of several processes."""
+    def share(self, owner: int, processes: int) -> Limits:
+        """Return the limits of one of several processes."""
         part, rest = divmod(self.max_in_flight, processes)
         return replace(self, max_in_flight=part + (owner < rest))
 
 
 class Attack:
-    """One run: the rows of `records` that are of `owner`, to the targets of `request`."""
+    """One run of one process: sends the rows of `records` that belong to `owner`.
+
+    request: what is sent; a URL stands for a plain GET. records: the plan, which the run completes.
+    """
 
     def __init__(self, request: Request | str, records: Records, limits: Limits | None = None, owner: int = 0) -> None:
         self.records, self.limits = records, limits or Limits()
         self.effort = Effort()
-        self._client = Client(Request((request,)) if isinstance(request, str) else request, self._ended)
-        self._pacer = Pacer(records.share(owner), self._fire, self.limits.spin)
-        self._open: dict[int, Sending] = {}
-        self._codes: dict[bytes, int] = {b"": 0}
-        self._cap = self.limits.max_in_flight or float("inf")
-        self._start = self._counted = 0.0
-        self._reached, self._stopped_at, self._patient = 0, 0.0, True
-        self._cpu = 0.0
-        self._expiry: asyncio.TimerHandle | None = None
-        self._empty = asyncio.Event()
+        self._client = Client(Request((request,)) if isinstance(request, str) else request, self._on_finished)
+        self._pacer = Pacer(records.share(owner), self._send, self.limits.spin)
+        self._open: dict[int, PendingRequest] = {}  # by row, the oldest first
+        self._pool_codes: dict[bytes, int] = {b"": 0}
+        self._max_open = self.limits.max_in_flight or float("inf")
+        self._start = self._integrated_until = 0.0
+        self._last_row, self._stopped_at, self._drains = 0, 0.0, True
+        self._cpu_at_start = 0.0
+        self._timeout_timer: asyncio.TimerHandle | None = None
+        self._all_finished = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"<Attack {self.effort.sent} of {len(self.records)} sent, {len(self._open)} open>"
@@ -61,120 +70,125 @@ class Attack:
         return self.effort.sent
 
     @property
-    def answered(self) -> int:
-        return self.effort.answered
+    def finished(self) -> int:
+        """Requests that have a response, or have failed."""
+        return self.effort.finished
 
     @property
     def in_flight(self) -> int:
         return len(self._open)
 
     @property
-    def settled(self) -> int:
-        """Rows before this one will not change any more."""
-        return next(iter(self._open), self._reached)
+    def first_open_row(self) -> int:
+        """The first row that can still change."""
+        return next(iter(self._open), self._last_row)
 
-    def stop(self, wait: bool = True) -> None:
-        """Send nothing more; what is open is waited for, or not."""
+    def stop(self, drain: bool = True) -> None:
+        """Send nothing more. drain: whether `run` still waits for the open requests."""
         self._stopped_at = asyncio.get_running_loop().time()
-        self._patient = wait
+        self._drains = drain
         self._pacer.stop()
-        if not wait:
-            self._empty.set()
+        if not drain:
+            self._all_finished.set()
 
     async def prepare(self) -> None:
-        """Look the names up. Raises OSError."""
+        """Resolve the host names. Raises OSError."""
         await self._client.start()
 
-    async def run(self, start: float | None = None, started: Callable[[float], None] = lambda start: None) -> Records:
-        """Send the schedule and wait for the answers. start: the loop's time that offset 0 stands for, told to
-        `started`; soon, if none is given."""
+    async def run(self, start: float | None = None, on_start: Callable[[float], None] = lambda start: None) -> Records:
+        """Send the schedule, wait for the responses, and return the records.
+
+        start: the time of the event loop at which the schedule begins; None for as soon as possible.
+        on_start: called with that time.
+        """
         if not self._client.ready:
             await self.prepare()
         loop = asyncio.get_running_loop()
         self._loop_time = loop.time
-        self._start = self._counted = loop.time() + LEAD if start is None else start
-        started(self._start)
-        loop.call_at(self._start, self._begun)
-        self._expire(loop)
+        self._start = self._integrated_until = loop.time() + START_DELAY_SECONDS if start is None else start
+        on_start(self._start)
+        loop.call_at(self._start, self._note_cpu)
+        self._check_timeouts(loop)
         try:
             await self._pacer.run(self._start)
-            await self._drained()
+            await self._drain()
         finally:
-            if self._expiry is not None:
-                self._expiry.cancel()
-            for sending in list(self._open.values()):
-                self._client.abort(sending, OPEN)
-            self._count()
+            if self._timeout_timer is not None:
+                self._timeout_timer.cancel()
+            for pending in list(self._open.values()):
+                self._client.abort(pending, OPEN)
+            self._integrate()
             self.effort.opened, self.effort.resent = self._client.opened, self._client.resent
             self.effort.received = self._client.received
-            self.effort.elapsed, self.effort.cpu = loop.time() - self._start, _cpu() - self._cpu
+            self.effort.elapsed, self.effort.cpu = loop.time() - self._start, _cpu_seconds() - self._cpu_at_start
             await self._client.close()
         return self.records
 
-    def _begun(self) -> None:
-        self._cpu = _cpu()
+    def _note_cpu(self) -> None:
+        self._cpu_at_start = _cpu_seconds()
 
-    async def _drained(self) -> None:
-        """Wait for what is open, until `drain` after the end of the whole plan or the stop."""
-        if not (self._open and self._patient):
+    async def _drain(self) -> None:
+        """Wait for open requests, until `drain` seconds after the end of the whole plan or after `stop`."""
+        if not (self._open and self._drains):
             return
         wait = self.limits.timeout + 1.0 if self.limits.drain is None else self.limits.drain
         last = self._stopped_at or self._start + float(self.records.planned[-1])
-        self._empty.clear()
+        self._all_finished.clear()
         try:
             async with asyncio.timeout_at(max(last + wait, self._loop_time())):
-                await self._empty.wait()
+                await self._all_finished.wait()
         except TimeoutError:
-            pass  # what is open is counted as unfinished
+            pass  # the requests that are still open are counted as unfinished
 
-    def _fire(self, i: int, planned: float) -> None:
-        records, self._reached = self.records, i
-        if len(self._open) >= self._cap:
-            records.error[i] = DROPPED
+    def _send(self, row: int, planned: float) -> None:
+        records, self._last_row = self.records, row
+        if len(self._open) >= self._max_open:
+            records.error[row] = DROPPED
             return
-        sending = Sending(i, records.target[i], int(records.body[i]))
-        self._count()
-        self._open[i] = sending
+        pending = PendingRequest(row, records.target[row], int(records.body[row]))
+        self._integrate()
+        self._open[row] = pending
         self.effort.sent += 1
-        sending.started = self._counted
-        records.sent[i] = self._counted - self._start
-        self._client.send(sending)
+        pending.sent_at = self._integrated_until
+        records.sent[row] = self._integrated_until - self._start
+        self._client.send(pending)
 
-    def _ended(self, sending: Sending) -> None:
-        """The client is through with it."""
-        i, records = sending.i, self.records
-        self._count()
-        del self._open[i]
-        self.effort.answered += 1
-        if sending.error != OPEN:
-            records.done[i] = self._counted - self._start
-        records.status[i], records.error[i] = sending.status, sending.error
-        code = self._codes.get(sending.pool)
-        records.pool[i] = self._named(sending.pool) if code is None else code
+    def _on_finished(self, pending: PendingRequest) -> None:
+        row, records = pending.row, self.records
+        self._integrate()
+        del self._open[row]
+        self.effort.finished += 1
+        if pending.error != OPEN:
+            records.done[row] = self._integrated_until - self._start
+        records.status[row], records.error[row] = pending.status, pending.error
+        code = self._pool_codes.get(pending.pool)
+        records.pool[row] = self._add_pool(pending.pool) if code is None else code
         if not self._open:
-            self._empty.set()
+            self._all_finished.set()
 
-    def _named(self, pool: bytes) -> int:
-        if len(self._codes) > 1000:  # a server that calls itself anew each time
+    def _add_pool(self, pool: bytes) -> int:
+        # A server that sends a new name in every response must not fill the memory.
+        if len(self._pool_codes) > MAX_POOL_NAMES:
             return 0
-        self.records.names.append(pool[:LONGEST_NAME].decode("latin-1"))
-        self._codes[pool] = code = len(self._codes)
+        self.records.names.append(pool[:MAX_POOL_NAME_BYTES].decode("latin-1"))
+        self._pool_codes[pool] = code = len(self._pool_codes)
         return code
 
-    def _count(self) -> None:
+    def _integrate(self) -> None:
+        """Add the time since the last call to the integral of the open requests over time."""
         now = self._loop_time()
-        self.effort.busy += len(self._open) * (now - self._counted)
-        self._counted = now
+        self.effort.busy += len(self._open) * (now - self._integrated_until)
+        self._integrated_until = now
 
-    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End what has been open for too long; the oldest is the first of the dictionary."""
+    def _check_timeouts(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Abort the requests that have reached the timeout, and schedule the next check."""
         timeout, now = self.limits.timeout, loop.time()
-        while (oldest := next(iter(self._open.values()), None)) and oldest.started + timeout <= now:
+        while (oldest := next(iter(self._open.values()), None)) and oldest.sent_at + timeout <= now:
             self._client.abort(oldest, TIMED_OUT)
-        self._expiry = loop.call_at((oldest.started if oldest else now) + timeout, self._expire, loop)
+        self._timeout_timer = loop.call_at((oldest.sent_at if oldest else now) + timeout, self._check_timeouts, loop)
 
 
-def _cpu() -> float:
-    """Seconds that this process has computed."""
+def _cpu_seconds() -> float:
+    """Return the processor time that this process has used."""
     used = os.times()
     return used.user + used.system

@@ -1,26 +1,27 @@
-"""Raw rows on disk: one object a line, gzipped (JSONL), or Parquet (the extra `parquet`). Written in bounded memory."""
+"""Writes the raw rows of a run, in bounded memory: as gzipped JSON lines, or as Parquet (the extra `parquet`)."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dispatcher.errors import DispatcherError
 from loadgen.attack.records import ERRORS, Records
 
-FORMS = ("jsonl", "parquet", "none")
-
 
 class RowsError(DispatcherError):
-    """Rows cannot be written or read here."""
+    """The rows cannot be written in this format."""
 
 
 def columns(records: Records, urls: Sequence[str], rows: slice) -> dict[str, list[Any]]:
-    """Some rows as they are written: seconds from the start of the run, null where a thing has not happened."""
+    """Return the columns of some rows as they are written.
+
+    Times are seconds from the start of the run, None if the thing has not happened. urls: by target.
+    """
 
     def seconds(name: str) -> list[float | None]:
         values: list[float] = getattr(records, name)[rows].round(9).tolist()
@@ -39,36 +40,39 @@ def columns(records: Records, urls: Sequence[str], rows: slice) -> dict[str, lis
     }
 
 
-def write_rows(records: Records, urls: Sequence[str], folder: Path, form: str) -> Path:
-    """form: jsonl or parquet. Raises RowsError, OSError."""
-    return (_write_parquet if form == "parquet" else _write_jsonl)(records, urls, folder)
+def write_rows(records: Records, urls: Sequence[str], folder: Path, rows_format: str) -> None:
+    """Write all rows into the folder. rows_format: jsonl or parquet. Raises RowsError and OSError."""
+    (_write_parquet if rows_format == "parquet" else _write_jsonl)(records, urls, folder)
 
 
-def _write_jsonl(records: Records, urls: Sequence[str], folder: Path) -> Path:
-    path = folder / "requests.jsonl.gz"
-    with path.open("wb") as raw, gzip.GzipFile("", "wb", 3, raw, mtime=0) as file:
+def _write_jsonl(records: Records, urls: Sequence[str], folder: Path) -> None:
+    with (folder / "requests.jsonl.gz").open("wb") as raw, gzip.GzipFile("", "wb", 3, raw, mtime=0) as file:
         for rows in records.chunks():
-            found = columns(records, urls, rows)
-            file.write("".join(f"{json.dumps(row)}\n" for row in _turned(found)).encode())
-    return path
+            by_name = columns(records, urls, rows)
+            values = zip(*by_name.values(), strict=True)
+            file.write("".join(f"{json.dumps(dict(zip(by_name, row, strict=True)))}\n" for row in values).encode())
 
 
-def _turned(found: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    return (dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True))
-
-
-def _write_parquet(records: Records, urls: Sequence[str], folder: Path) -> Path:
+def _write_parquet(records: Records, urls: Sequence[str], folder: Path) -> None:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
         raise RowsError("Parquet needs pyarrow: pip install 'lased-dispatcher[parquet]'") from error
     text, float64 = pa.dictionary(pa.int32(), pa.string()), pa.float64()
-    schema = pa.schema([("planned", float64), ("sent", float64), ("done", float64), ("status", pa.int16()),
-                        ("error", text), ("pool", text), ("url", text), ("body", pa.uint32()),
-                        ("process", pa.uint8())])  # fmt: skip
-    path = folder / "requests.parquet"
-    with pq.ParquetWriter(path, schema) as writer:
+    schema = pa.schema(
+        [
+            ("planned", float64),
+            ("sent", float64),
+            ("done", float64),
+            ("status", pa.int16()),
+            ("error", text),
+            ("pool", text),
+            ("url", text),
+            ("body", pa.uint32()),
+            ("process", pa.uint8()),
+        ]
+    )
+    with pq.ParquetWriter(folder / "requests.parquet", schema) as writer:
         for rows in records.chunks():
             writer.write_table(pa.Table.from_pydict(columns(records, urls, rows), schema=schema))
-    return path

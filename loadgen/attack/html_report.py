@@ -1,31 +1,29 @@
-"""A run as one self-contained page: verdict, numbers, and pictures by matplotlib as SVG inside it. No script, no
-network."""
+"""Writes the report of a run as one HTML page with SVG pictures inside. The page needs no script and no network."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from loadgen.attack.arrivals import Times as Instants
 from loadgen.attack.measure import VIEWS, Measures
 from loadgen.attack.summary import Summary, Times
 from loadgen.attack.summary_text import SHOWN, facts, milliseconds, rules
-from loadgen.plot import COLOURS, PlotError
+from loadgen.plot import COLOURS, VERDICT_COLOURS, svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NAMES = {
-    "response": "response: planned → answer",
-    "service": "service: sent → answer",
+    "response": "response: planned → response",
+    "service": "service: sent → response",
     "lateness": "lateness: planned → sent",
 }
-_COLOUR = {"valid": "#00674a", "valid with warnings": "#8a5a00", "invalid": "#a3260e"}
+WIDTH_INCHES = 9
 _STYLE = """
 :root { color-scheme: light; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a;
@@ -39,12 +37,12 @@ td:first-child, th:first-child { text-align: left; }
 """
 
 
-def page(summary: Summary, found: Measures, title: str) -> str:
-    """The document. Raises PlotError without matplotlib."""
-    said = escape(summary.verdict)
+def page(summary: Summary, measures: Measures, title: str) -> str:
+    """Return the HTML document. Raises PlotError without matplotlib."""
+    verdict = escape(summary.verdict).capitalize()
     parts = [
         f"<h1>{escape(title)}</h1>",
-        f'<p class="verdict" style="color: {_COLOUR[summary.verdict]}">{said[0].upper()}{said[1:]}</p>',
+        f'<p class="verdict" style="color: {VERDICT_COLOURS[summary.verdict]}">{verdict}</p>',
         _list(f"{finding.level}: {finding.says}: {finding.advice}" for finding in summary.findings),
         _list(rules(summary)),
         "<h2>Times</h2>",
@@ -52,12 +50,12 @@ def page(summary: Summary, found: Measures, title: str) -> str:
         "<h2>Counts</h2>",
         _pairs(facts(summary)),
         "<h2>Over the run</h2>",
-        _picture(lambda axes: _rates(axes, summary), 2.6),
-        _picture(lambda axes: _over_time(axes, summary), 2.6),
+        svg(lambda axes: _rates(axes, summary), (WIDTH_INCHES, 2.6)),
+        svg(lambda axes: _over_time(axes, summary), (WIDTH_INCHES, 2.6)),
         "<h2>By percentile</h2>",
-        _picture(lambda axes: _percentiles(axes, found), 3.4),
+        svg(lambda axes: _percentiles(axes, measures), (WIDTH_INCHES, 3.4)),
         "<h2>Gaps between sends</h2>",
-        _picture(lambda axes: _gaps(axes, found, summary), 3.0),
+        svg(lambda axes: _gaps(axes, measures, summary), (WIDTH_INCHES, 3.0)),
     ]
     body = "\n".join(part for part in parts if part)
     return (
@@ -67,9 +65,9 @@ def page(summary: Summary, found: Measures, title: str) -> str:
     )
 
 
-def write(summary: Summary, found: Measures, title: str, path: Path) -> None:
-    """Raises PlotError without matplotlib, OSError."""
-    path.write_text(page(summary, found, title), encoding="utf-8")
+def write(summary: Summary, measures: Measures, title: str, path: Path) -> None:
+    """Write the page to a file. Raises PlotError without matplotlib, and OSError."""
+    path.write_text(page(summary, measures, title), encoding="utf-8")
 
 
 def _list(items: Iterable[str]) -> str:
@@ -89,7 +87,7 @@ def _times(summary: Summary) -> str:
         for view, times in (("response", summary.latency), ("service", summary.service), ("lateness", summary.lateness))
     )
     few = ", ".join(SHOWN[name] for name in summary.unsupported)
-    note = f'<p class="few">Grey: fewer than ten answers lie above {escape(few)}.</p>' if few else ""
+    note = f'<p class="few">Grey: fewer than ten responses are above {escape(few)}.</p>' if few else ""
     return f'<div class="scroll"><table><tr>{head}</tr>{rows}</table></div>{note}'
 
 
@@ -99,41 +97,12 @@ def _cells(times: Times, few: Sequence[str]) -> str:
     )
 
 
-def _picture(draw: Callable[[Axes], None], height: float) -> str:
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise PlotError("the report's pictures need matplotlib: pip install 'lased-dispatcher[plot]'") from error
-    with matplotlib.rc_context({"svg.hashsalt": "lased", "font.size": 9}):
-        figure = Figure(figsize=(9, height), layout="constrained")
-        axes = figure.subplots()
-        draw(axes)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.25)
-        if axes.get_yscale() == "log":
-            axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_formatter("")
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=8)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()[text.getvalue().index("<svg") :]
-
-
 def _rates(axes: Axes, summary: Summary) -> None:
     at, width = _grid(summary)
     for name, colour in (("planned", COLOURS[6]), ("sent", COLOURS[0]), ("completed", COLOURS[2])):
         counts = np.array([getattr(interval, name) for interval in summary.intervals]) / width
-        axes.step(
-            at,
-            counts,
-            where="post",
-            color=colour,
-            label=name,
-            linewidth=1.2,
-            linestyle=":" if name == "planned" else "-",
-        )
+        style = ":" if name == "planned" else "-"
+        axes.step(at, counts, where="post", color=colour, label=name, linewidth=1.2, linestyle=style)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("requests a second")
     axes.set_xlabel("seconds, by the planned instant")
@@ -144,19 +113,16 @@ def _over_time(axes: Axes, summary: Summary) -> None:
     at, width = _grid(summary)
     for name, colour in (("p50", COLOURS[0]), ("p99", COLOURS[1])):
         values = [getattr(interval, name) for interval in summary.intervals]
-        axes.plot(
-            at + width / 2,
-            [np.nan if v is None else v * 1e3 for v in values],
-            color=colour,
-            label=f"{name} of the response",
-        )
+        shown = [np.nan if value is None else value * 1e3 for value in values]
+        axes.plot(at + width / 2, shown, color=colour, label=f"{name} of the response")
     axes.set_yscale("log")
     axes.set_ylabel("milliseconds")
     axes.set_xlabel("seconds, by the planned instant")
     _warmup(axes, summary)
 
 
-def _grid(summary: Summary) -> tuple[Instants, float]:
+def _grid(summary: Summary) -> tuple[NDArray[np.float64], float]:
+    """Return the begin of each interval and their width, seconds."""
     at = np.array([interval.begin for interval in summary.intervals])
     return at, float(at[1] - at[0]) if len(at) > 1 else max(summary.duration, 1e-9)
 
@@ -166,9 +132,9 @@ def _warmup(axes: Axes, summary: Summary) -> None:
         axes.axvspan(0, warmup, color="0.9", label="warm-up, not measured")
 
 
-def _percentiles(axes: Axes, found: Measures) -> None:
+def _percentiles(axes: Axes, measures: Measures) -> None:
     for view, colour in zip(VIEWS, COLOURS, strict=False):
-        histogram = found.views[view]
+        histogram = measures.views[view]
         if not histogram.count:
             continue
         tail = np.geomspace(1.0, max(2.0, float(histogram.count)), 200)
@@ -177,15 +143,15 @@ def _percentiles(axes: Axes, found: Measures) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     marks = [(2, "50 %"), (10, "90 %"), (100, "99 %"), (1000, "99.9 %"), (10_000, "99.99 %"), (100_000, "99.999 %")]
-    top = max(2.0, float(found.views["response"].count))
+    top = max(2.0, float(measures.views["response"].count))
     axes.set_xticks([x for x, _ in marks if x <= top], [name for x, name in marks if x <= top])
     axes.minorticks_off()
     axes.set_xlabel("percentile")
     axes.set_ylabel("milliseconds")
 
 
-def _gaps(axes: Axes, found: Measures, summary: Summary) -> None:
-    u, sent, planned = found.gaps.curves()
+def _gaps(axes: Axes, measures: Measures, summary: Summary) -> None:
+    u, sent, planned = measures.gaps.curves()
     step = slice(None, None, max(1, len(u) // 400))
     axes.plot(u[step], planned[step], color=COLOURS[6], linestyle=":", label="as planned")
     axes.plot(u[step], sent[step], color=COLOURS[0], label="as sent")

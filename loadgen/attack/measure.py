@@ -1,4 +1,4 @@
-"""From stamps to numbers. PURE."""
+"""Computes the measurements of a run from its rows. PURE."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from loadgen.attack.arrivals import ArrivalProcess
 from loadgen.attack.histogram import Histogram
 from loadgen.attack.records import DROPPED, ERRORS, OPEN, TIMED_OUT, Effort, Records
 
-STEPS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 3600.0)
-MOST_INTERVALS = 120
-STOPPING = 0.1  # seconds that it may take until everybody has heard that the run is over
+INTERVAL_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 3600.0)  # possible lengths
+MAX_INTERVALS = 120
+STOP_SECONDS = 0.1  # until all sending processes have stopped after a run was ended early
 VIEWS = ("response", "service", "lateness")
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A stretch of the plan: what was planned in it, and what became of that. response: of the completed, seconds."""
+    """Counts and response times of the requests that were planned in one interval of the run.
+
+    begin: seconds from the start. p50, p99: response times of completed requests, seconds.
+    """
 
     begin: float
     planned: int
@@ -36,10 +39,16 @@ class Interval:
 
 @dataclass
 class Measures:
-    """What the rows of a run say, its warm-up left out. views: response, service, lateness. intervals: of all rows.
+    """The measurements of a run without its warm-up.
 
-    Every planned request is one of: sent; dropped, over --max-in-flight; cut, never due, because the run was ended
-    early; unsent, due and still waiting then. in_time: sent before the traffic ended.
+    begin, end: of the measured part, seconds from the start. gaps: the gaps between requests.
+    views: histograms of response, service and lateness. intervals: of all rows, warm-up included.
+    planned: requests in the measured part. Each of them is one of these:
+    sent; dropped (over --max-in-flight); cut (not due when the run was ended early); unsent (due and not sent by then).
+    in_time: sent before the traffic ended. unfinished: open when the run ended. warmup_requests: rows of the warm-up.
+    last_done: the last response, seconds from the start.
+    busy: seconds that all requests together were open, by the rows, warm-up included.
+    status, errors, by_pool, by_target: counts by the codes of the records.
     """
 
     begin: float
@@ -55,9 +64,9 @@ class Measures:
     unsent: int = 0
     cut: int = 0
     unfinished: int = 0
-    warmed: int = 0
+    warmup_requests: int = 0
     last_done: float = 0.0
-    busy: float = 0.0  # seconds that all requests were open, warm-up and all, by their stamps
+    busy: float = 0.0
     status: Counter[int] = field(default_factory=Counter)
     errors: Counter[int] = field(default_factory=Counter)
     by_pool: Counter[int] = field(default_factory=Counter)
@@ -65,22 +74,22 @@ class Measures:
 
     @property
     def seconds(self) -> float:
-        """That were measured."""
+        """The length of the measured part."""
         return self.end - self.begin
 
     @property
     def due(self) -> int:
-        """Requests that should have left."""
+        """Requests that had to be sent."""
         return self.planned - self.cut - self.dropped
 
     @property
     def achieved(self) -> float:
-        """Requests sent a second."""
+        """Requests a second that were sent in time."""
         return self.in_time / self.seconds if self.seconds else 0.0
 
     @property
     def lost(self) -> int:
-        """Requests that waited for an answer until nobody did any more: longer than any that had one."""
+        """Requests that timed out or were open at the end. Their times are longer than those of all responses."""
         return self.unfinished + self.errors[TIMED_OUT]
 
 
@@ -92,65 +101,70 @@ def measure(
     cut: float = math.inf,
     ended: Sequence[float] = (math.inf,),
 ) -> Measures:
-    """process: None for a trace. seconds: of the whole traffic. cut: when it was told to stop. ended: by owner, when
-    the last answer was no longer waited for."""
+    """Compute the measurements of a run. All times are seconds from the start.
+
+    process: of the arrivals; None for a trace. seconds: length of the whole traffic.
+    cut: the instant at which the run was ended early; infinite if it was not.
+    ended: by owner, the instant until which that process waited for responses.
+    """
     end = max(min(seconds, cut), 0.0)
-    found = Measures(min(warmup, end), end, Gaps(process, seconds / max(1, len(records))))
-    due = int(np.searchsorted(records.planned, cut + STOPPING, side="left"))
-    width = next((step for step in STEPS if step * MOST_INTERVALS >= end), end / MOST_INTERVALS)
+    measures = Measures(min(warmup, end), end, Gaps(process, seconds / max(1, len(records))))
+    due = int(np.searchsorted(records.planned, cut + STOP_SECONDS, side="left"))
+    width = next((step for step in INTERVAL_SECONDS if step * MAX_INTERVALS >= end), end / MAX_INTERVALS)
     for begin, rows in _intervals(records, due, width):
-        _add(found, records, begin, rows, np.asarray(ended), cut)
-    never = len(records) - due
-    found.planned, found.cut = found.planned + never, found.cut + never
-    return found
+        _add(measures, records, begin, rows, np.asarray(ended), cut)
+    not_due = len(records) - due
+    measures.planned, measures.cut = measures.planned + not_due, measures.cut + not_due
+    return measures
 
 
 def _intervals(records: Records, due: int, width: float) -> Iterator[tuple[float, slice]]:
-    """Rows before `due` by stretches of the plan; the last holds what is at its very end, too."""
+    """Yield the begin and the rows of each interval, up to the row `due`. The last interval includes its end."""
     last = float(records.planned[due - 1]) if due else 0.0
-    begin, at = 0, 0
+    begin, i = 0, 0
     while begin < due:
-        until = (at + 1) * width
+        until = (i + 1) * width
         end = due if until >= last else int(np.searchsorted(records.planned[:due], until, side="left"))
-        yield round(at * width, 9), slice(begin, end)
-        records.forget(begin)
-        begin, at = end, at + 1
+        yield round(i * width, 9), slice(begin, end)
+        records.release(begin)
+        begin, i = end, i + 1
 
 
-def _add(found: Measures, records: Records, begin: float, rows: slice, ended: NDArray[Any], cut: float) -> None:
+def _add(measures: Measures, records: Records, begin: float, rows: slice, ended: NDArray[Any], cut: float) -> None:
     planned, sent, done = records.planned[rows], records.sent[rows], records.done[rows]
     status, error = records.status[rows], records.error[rows]
-    left, answered = ~np.isnan(sent), (status >= 200) & (status < 400)
+    was_sent, was_completed = ~np.isnan(sent), (status >= 200) & (status < 400)
     owner = np.minimum(records.owner[rows], len(ended) - 1)
-    spent = np.where(np.isnan(done), ended[owner], done)[left] - sent[left]
-    found.busy += float(spent[np.isfinite(spent)].sum())
-    response = (done - planned)[answered]
+    open_seconds = np.where(np.isnan(done), ended[owner], done)[was_sent] - sent[was_sent]
+    measures.busy += float(open_seconds[np.isfinite(open_seconds)].sum())
+    response = (done - planned)[was_completed]
     p50, p99 = np.percentile(response, (50, 99)).tolist() if len(response) else (None, None)
-    found.intervals.append(Interval(begin, len(planned), int(left.sum()), int(answered.sum()), p50, p99))
+    counts = len(planned), int(was_sent.sum()), int(was_completed.sum())
+    measures.intervals.append(Interval(begin, *counts, p50, p99))
 
-    measured = planned >= found.begin
-    there, good = left & measured, answered & measured
+    measured = planned >= measures.begin
+    was_sent, was_completed = was_sent & measured, was_completed & measured
     dropped = (error == DROPPED) & measured
-    stuck = measured & ~left & ~dropped
-    found.warmed += int((~measured).sum())
-    found.planned += int(measured.sum())
-    found.sent += int(there.sum())
-    found.in_time += int((there & (sent <= found.end)).sum())
-    found.completed += int(good.sum())
-    found.dropped += int(dropped.sum())
-    found.cut += int((stuck & (planned >= cut - STOPPING)).sum())
-    found.unsent += int((stuck & (planned < cut - STOPPING)).sum())
-    found.unfinished += int(((error == OPEN) & measured).sum())
-    found.gaps.add(planned[measured], sent[measured])
-    found.views["response"].add((done - planned)[good])
-    found.views["service"].add((done - sent)[good])
-    found.views["lateness"].add((sent - planned)[there])
-    if there.any():
-        found.last_done = max(found.last_done, float(np.nanmax(done[there], initial=0.0)))
-    _count(found.status, status[there])
-    _count(found.by_target, records.target[rows][there])
-    _count(found.errors, error[there & (error > 0)])
-    _count(found.by_pool, records.pool[rows][there & (records.pool[rows] > 0)])
+    not_sent = measured & ~was_sent & ~dropped
+    measures.warmup_requests += int((~measured).sum())
+    measures.planned += int(measured.sum())
+    measures.sent += int(was_sent.sum())
+    measures.in_time += int((was_sent & (sent <= measures.end)).sum())
+    measures.completed += int(was_completed.sum())
+    measures.dropped += int(dropped.sum())
+    measures.cut += int((not_sent & (planned >= cut - STOP_SECONDS)).sum())
+    measures.unsent += int((not_sent & (planned < cut - STOP_SECONDS)).sum())
+    measures.unfinished += int(((error == OPEN) & measured).sum())
+    measures.gaps.add(planned[measured], sent[measured])
+    measures.views["response"].add((done - planned)[was_completed])
+    measures.views["service"].add((done - sent)[was_completed])
+    measures.views["lateness"].add((sent - planned)[was_sent])
+    if was_sent.any():
+        measures.last_done = max(measures.last_done, float(np.nanmax(done[was_sent], initial=0.0)))
+    _count(measures.status, status[was_sent])
+    _count(measures.by_target, records.target[rows][was_sent])
+    _count(measures.errors, error[was_sent & (error > 0)])
+    _count(measures.by_pool, records.pool[rows][was_sent & (records.pool[rows] > 0)])
 
 
 def _count(counter: Counter[int], values: NDArray[Any]) -> None:
@@ -159,10 +173,10 @@ def _count(counter: Counter[int], values: NDArray[Any]) -> None:
 
 
 def named_errors(errors: Counter[int]) -> dict[str, int]:
-    """By what happened, in words."""
+    """Return the counts under the names of the errors."""
     return dict(sorted((ERRORS[code], n) for code, n in errors.items()))
 
 
 def total(efforts: Sequence[Effort], what: str) -> float:
-    """Over the processes."""
+    """Return the sum of a field over all processes."""
     return float(sum(getattr(effort, what) for effort in efforts))

@@ -1,7 +1,7 @@
-"""Calling back at planned instants, more exactly than an event loop's timers do.
+"""Calls a function at planned instants, more exactly than the timers of an event loop.
 
-On Linux a timerfd wakes the loop: asyncio's own timers round up to the poll's millisecond (lateness p50 0.7–0.9 ms),
-the kernel's are good to some tens of microseconds. Elsewhere the loop's timers serve.
+On Linux a timerfd wakes the loop. asyncio's own timers round up to the poll's millisecond (lateness p50 0.7–0.9 ms),
+those of the kernel are exact to some tens of microseconds. On other systems the loop's timers are used.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable
 _CLOCK_MONOTONIC = 1
 _NONBLOCK_CLOEXEC = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
 _ABSOLUTE = 1
-AT_ONCE = 64  # late ones that are fired before the loop may look at answers again
+MAX_CALLS_AT_ONCE = 64  # overdue calls before the loop may read responses again
 
 
 class _TimerFd:
-    """The kernel's timer as a file descriptor (timerfd_create(2)). Raises OSError."""
+    """A timer of the kernel as a file descriptor. Raises OSError. Source: timerfd_create(2)."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -29,7 +29,7 @@ class _TimerFd:
             raise OSError(ctypes.get_errno(), "timerfd_create failed")
 
     def arm(self, at: float) -> None:
-        """Become readable at this instant of the monotonic clock."""
+        """Make the descriptor readable at this instant of the monotonic clock."""
         seconds, fraction = divmod(max(at, 1e-9), 1)
         spec = struct.pack("qqqq", 0, 0, int(seconds), max(1, int(fraction * 1e9)))
         if self._libc.timerfd_settime(self.fd, _ABSOLUTE, spec, None) < 0:
@@ -39,83 +39,89 @@ class _TimerFd:
         try:
             os.read(self.fd, 8)
         except BlockingIOError:
-            pass  # it was armed anew meanwhile
+            pass  # the timer was armed again after it had woken the loop
 
     def close(self) -> None:
         os.close(self.fd)
 
 
 class Pacer:
-    """Calls `fire(i, planned)` for each (i, offset), in order, at `start + offset` of the loop's clock.
+    """Calls a function at planned instants, in order.
 
-    Instants already past are fired as soon as can be: an open-loop generator sends late rather than never. spin:
-    seconds before an instant from which on the loop is kept awake, which is more exact and takes a whole core.
+    An instant that has passed is handled as soon as possible: an open-loop generator sends late rather than never.
+
+    instants: pairs of a row and an offset, seconds from the start.
+    call: called as `call(row, planned)` at `planned = start + offset` of the loop's clock.
+    spin: seconds before an instant from which the loop polls without sleeping. This is exact and uses a whole core.
     """
 
     def __init__(
-        self, instants: Iterable[tuple[int, float]], fire: Callable[[int, float], None], spin: float = 0.0
+        self, instants: Iterable[tuple[int, float]], call: Callable[[int, float], None], spin: float = 0.0
     ) -> None:
         self._instants = iter(instants)
-        self._fire, self._spin = fire, spin
+        self._call, self._spin = call, spin
         self._timer: _TimerFd | None = None
-        self._running: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # while `run` runs
         self._start = 0.0
         self._stopped = False
 
     def stop(self) -> None:
-        """Fire nothing more."""
+        """Make no further calls, and let `run` return."""
         self._stopped = True
-        if self._running is not None:
-            self._running.call_soon(self._due)
+        if self._loop is not None:
+            self._loop.call_soon(self._call_due)
 
     async def run(self, start: float) -> None:
-        """Fire all, or until stopped. Needs asyncio's own loop, whose clock is the monotonic one."""
-        self._running = loop = asyncio.get_running_loop()
-        self._start, self._over = start, loop.create_future()
+        """Make all calls, or until `stop`. It needs asyncio's own event loop, whose clock is the monotonic clock.
+
+        start: of the schedule, a time of the loop's clock. Raises what the called function raises.
+        """
+        self._loop = loop = asyncio.get_running_loop()
+        self._start, self._done = start, loop.create_future()
         self._next = next(self._instants, None)
         if sys.platform == "linux":
             self._timer = _TimerFd()
-            loop.add_reader(self._timer.fd, self._woken)
+            loop.add_reader(self._timer.fd, self._on_timer)
         try:
-            self._due()
-            await self._over
+            self._call_due()
+            await self._done
         finally:
-            self._running, self._stopped = None, True
+            self._loop, self._stopped = None, True
             if self._timer is not None:
                 loop.remove_reader(self._timer.fd)
                 self._timer.close()
 
-    def _woken(self) -> None:
+    def _on_timer(self) -> None:
         assert self._timer is not None
         self._timer.read()
-        self._due()
+        self._call_due()
 
-    def _due(self) -> None:
-        """Fire what is due, and see to it that we are called for the next."""
-        loop, over = self._running, self._over
-        if loop is None or over.done():
+    def _call_due(self) -> None:
+        """Make the calls that are due, and schedule the next one."""
+        loop, done = self._loop, self._done
+        if loop is None or done.done():
             return
         try:
-            for _ in range(AT_ONCE):
+            for _ in range(MAX_CALLS_AT_ONCE):
                 if self._next is None or self._stopped:
-                    over.set_result(None)
+                    done.set_result(None)
                     return
-                i, offset = self._next
+                row, offset = self._next
                 planned = self._start + offset
                 if planned > loop.time():
                     self._wake_at(loop, planned)
                     return
-                self._fire(i, planned)
+                self._call(row, planned)
                 self._next = next(self._instants, None)
-        except Exception as error:  # noqa: BLE001 - whoever awaits `run` is told
-            over.set_exception(error)
+        except Exception as error:  # noqa: BLE001 - `run` raises it
+            done.set_exception(error)
             return
-        loop.call_soon(self._due)
+        loop.call_soon(self._call_due)
 
     def _wake_at(self, loop: asyncio.AbstractEventLoop, planned: float) -> None:
         if self._spin and planned - self._spin <= loop.time():
-            loop.call_soon(self._due)
+            loop.call_soon(self._call_due)
         elif self._timer is not None:
             self._timer.arm(planned - self._spin)
         else:
-            loop.call_at(planned - self._spin, self._due)
+            loop.call_at(planned - self._spin, self._call_due)

@@ -1,4 +1,4 @@
-"""What a run was asked to do: which traffic, for how long, what is sent, which limits. Kept with its results."""
+"""Describes a run before it starts: the traffic, the requests and the limits. It is kept with the results."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ from dispatcher.core.rng import stream
 from loadgen.attack.arrivals import ArrivalProcess, Stages, parse, parse_stages
 from loadgen.attack.driver import Limits
 from loadgen.attack.records import Records
-from loadgen.attack.schedule import BODY, Block, blocks, choose_bodies, choose_owners, choose_targets, trace
+from loadgen.attack.schedule import MAX_BODY_BYTES, Block, blocks, choose_bodies, choose_owners, choose_targets, trace
 from loadgen.attack.targets import Request
-from workers.distributions import parse as parse_law
+from workers import distributions
 
-TRACE = "trace:"
+TRACE_PREFIX = "trace:"
+STAGE_PROCESSES = ("poisson", "constant", "gamma")  # the processes that stages can change
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Instants of a run. Raises ValueError with one clear line.
+    """The instants at which a run sends requests.
 
-    arrivals: a process as `arrivals.parse` reads it, or `trace:FILE`. rate: requests a second; None where stages or a
-    trace say it. stages: as `arrivals.parse_stages` reads them. duration: seconds, None for all of the stages or the
-    trace. warmup: the first seconds of it are sent and not measured. Seeds: streams `arrivals`, `targets`, `bodies`
-    and `owners` of `seed`.
+    arrivals: a process as `arrivals.parse` reads it, or `trace:FILE`.
+    rate: requests a second; None if stages or a trace determine it.
+    duration: seconds; None for all of the stages or of the trace.
+    stages: as `arrivals.parse_stages` reads them.
+    warmup: seconds at the beginning that are sent and not measured.
+    seed: of the streams `arrivals`, `targets`, `bodies` and `owners`.
+    Raises ValueError with one clear line.
     """
 
     arrivals: str = "poisson"
@@ -37,13 +41,13 @@ class Traffic:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        traced = self.arrivals.startswith(TRACE)
+        traced = self.arrivals.startswith(TRACE_PREFIX)
         if traced and (self.rate is not None or self.stages is not None):
-            raise ValueError("a trace says when to send: leave --rate and --stages away")
+            raise ValueError("a trace determines the instants: use it without --rate and --stages")
         if self.stages is not None and self.rate is not None:
-            raise ValueError("--stages say the rates: leave --rate away")
+            raise ValueError("use either --stages or --rate")
         if not traced and self.stages is None and (self.rate is None or self.duration is None):
-            raise ValueError("say --rate and --duration, or --stages, or --arrivals trace:FILE")
+            raise ValueError("use --rate and --duration, or --stages, or --arrivals trace:FILE")
         if self.duration is not None and not 0 < self.duration < math.inf:
             raise ValueError(f"the duration must be positive, not {self.duration:g}")
         if not 0 <= self.warmup < math.inf:
@@ -51,27 +55,27 @@ class Traffic:
         self.process()
 
     def process(self) -> ArrivalProcess | None:
-        """Anew from its beginning; None for a trace."""
-        if self.arrivals.startswith(TRACE):
+        """Return the arrival process from its beginning; None for a trace."""
+        if self.arrivals.startswith(TRACE_PREFIX):
             return None
         draws = stream(self.seed, "arrivals")
         if self.stages is None:
             assert self.rate is not None
             return parse(self.arrivals, self.rate, draws)
         stages = parse_stages(self.stages)
-        if self.arrivals.partition(":")[0] not in ("poisson", "constant", "gamma"):
-            raise ValueError(f"stages go with poisson, constant or gamma arrivals, not {self.arrivals}")
+        if self.arrivals.partition(":")[0] not in STAGE_PROCESSES:
+            raise ValueError(f"stages need poisson, constant or gamma arrivals, not {self.arrivals}")
         return Stages(parse(self.arrivals, 1.0, draws), stages)
 
     def blocks(self) -> Iterator[Block]:
-        """The instants. Raises ValueError, OSError."""
+        """Return the instants, block by block. Raises ValueError and OSError."""
         process = self.process()
         if process is None:
-            return trace(Path(self.arrivals.removeprefix(TRACE)), self.duration or math.inf)
+            return trace(Path(self.arrivals.removeprefix(TRACE_PREFIX)), self.duration or math.inf)
         return blocks(process, self.seconds(0.0))
 
     def seconds(self, last: float) -> float:
-        """How long the traffic lasts; a trace of no given duration lasts to its last instant."""
+        """Return the length of the traffic. last: the last instant, at which a trace without a duration ends."""
         process = self.process()
         if self.duration is not None:
             return self.duration
@@ -80,7 +84,11 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Plan:
-    """The whole run. body_law, body_bytes: the law and mean of the bodies' sizes, where they are drawn."""
+    """The whole run.
+
+    weights: how often each URL is chosen. processes: how many processes share the plan.
+    body_law, body_bytes: law and mean of the sizes of bodies, if sizes are drawn.
+    """
 
     traffic: Traffic
     request: Request
@@ -93,21 +101,22 @@ class Plan:
     def __post_init__(self) -> None:
         if 0 < self.limits.max_in_flight < self.processes:
             raise ValueError(f"{self.processes} processes cannot share {self.limits.max_in_flight} requests in flight")
-        if not 0 <= self.body_bytes <= BODY:
-            raise ValueError(f"bodies must be from 0 to {BODY:,} bytes, not {self.body_bytes:g}")
+        if not 0 <= self.body_bytes <= MAX_BODY_BYTES:
+            raise ValueError(f"bodies must be from 0 to {MAX_BODY_BYTES:,} bytes, not {self.body_bytes:g}")
 
     def draw(self, folder: Path) -> Records:
-        """The rows of the run, in files of this folder. Raises ValueError, OSError."""
-        seed, request = self.traffic.seed, self.request
-        law = parse_law(self.body_law, 1 / self.body_bytes, stream(seed, "bodies")) if self.body_bytes else None
+        """Return the rows of the run, in files of this folder. Raises ValueError and OSError."""
+        seed, request, law = self.traffic.seed, self.request, None
+        if self.body_bytes:
+            law = distributions.parse(self.body_law, 1 / self.body_bytes, stream(seed, "bodies"))
         records = Records.create(folder, self.traffic.blocks())
         if not len(records):
             traced = self.traffic.process() is None
-            more = "the trace says none in that time" if traced else "raise the rate or the duration"
-            raise ValueError(f"the schedule holds no request: {more}")
+            advice = "the trace has none in that time" if traced else "raise the rate or the duration"
+            raise ValueError(f"the schedule holds no request: {advice}")
         seconds = self.traffic.seconds(float(records.planned[-1]))
         if not seconds:
-            raise ValueError("all of the trace is at its beginning: say how long it lasts by --duration")
+            raise ValueError("all instants of the trace are 0: set the length of the traffic with --duration")
         if self.traffic.warmup >= seconds:
             raise ValueError(f"the warm-up of {self.traffic.warmup:g} s leaves nothing of {seconds:g} s to measure")
         choose_targets(records, self.weights, stream(seed, "targets"))
@@ -117,7 +126,7 @@ class Plan:
         return records
 
     def as_json(self) -> dict[str, Any]:
-        """What is kept: of the headers the names only, their values may be secrets."""
+        """Return what the results contain. The values of headers are left out, because they may be secrets."""
         request = self.request
         return {
             "traffic": asdict(self.traffic),

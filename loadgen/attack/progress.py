@@ -1,4 +1,4 @@
-"""A run as it goes: what has been sent and answered so far, counted from the rows that the sending processes fill."""
+"""Counts what has been sent and finished so far, from the rows that the sending processes write."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from numpy.typing import NDArray
 
 from loadgen.attack.records import DROPPED, Records
 
-SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 20.0, 60.0)
-LATE = (0.0001, 0.0005, 0.001, 0.005, 0.02, 0.1, 0.5)
-OUTCOMES = ("completed", "refused", "unanswered")  # below 400, 400 and more, no status
+RESPONSE_BOUNDS_SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 20.0, 60.0)
+LATENESS_BOUNDS_SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.02, 0.1, 0.5)
+OUTCOMES = ("completed", "refused", "unanswered")  # status below 400, status from 400, no status
 
 
 @dataclass(slots=True)
 class Buckets:
-    """Cumulated in the end: counts[i] of those up to bounds[i] and over the one before, the last of all above."""
+    """Counts of times by bucket.
+
+    bounds: upper bounds of the buckets, seconds. counts: by bucket; the last one is above all bounds.
+    total: sum of the times, seconds.
+    """
 
     bounds: tuple[float, ...]
     counts: NDArray[np.int64] = field(init=False)
@@ -30,59 +34,71 @@ class Buckets:
         self.total += float(times.sum())
 
 
-class Watch:
-    """Counters of a run. `look` brings them up to date; it reads the rows that were still open at the last look."""
+class RunProgress:
+    """Counters of a run, as of the last `update`."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
-        self._first = self._due = 0  # rows before the first are over, rows from `due` on were not looked at
-        self._sent = self._over = np.zeros(0, dtype=bool)
+        # Rows before the first are finished. Rows from `_due` on were not due at the last update.
+        self._first = self._due = 0
+        self._sent = self._finished = np.zeros(0, dtype=bool)  # by row, from the first
         self.sent = self.dropped = 0
         self.outcomes = dict.fromkeys(OUTCOMES, 0)
-        self.lateness, self.response, self.service = Buckets(LATE), Buckets(SECONDS), Buckets(SECONDS)
-        self.latest = np.zeros(0)  # responses between the last two looks
+        self.lateness = Buckets(LATENESS_BOUNDS_SECONDS)
+        self.response, self.service = Buckets(RESPONSE_BOUNDS_SECONDS), Buckets(RESPONSE_BOUNDS_SECONDS)
+        self.latest = np.zeros(0)  # response times between the last two updates, seconds
 
     @property
     def total(self) -> int:
+        """Requests in the whole plan."""
         return len(self._records)
 
     @property
-    def over(self) -> int:
+    def finished(self) -> int:
+        """Requests that have a response, or have failed."""
         return sum(self.outcomes.values())
 
     @property
     def in_flight(self) -> int:
-        return self.sent - self.over
+        return self.sent - self.finished
 
-    def look(self, at: float) -> None:
-        """at: seconds from the start; what is planned for later has not happened."""
+    def update(self, at: float) -> None:
+        """Count what has happened since the last update.
+
+        at: seconds from the start. Only rows that are due by then and were not finished before are read.
+        """
         records = self._records
         due = max(self._due, int(np.searchsorted(records.planned, at, side="right")))
-        rows, more = slice(self._first, due), np.zeros(due - self._due, dtype=bool)
-        was_sent, was_over = np.concatenate([self._sent, more]), np.concatenate([self._over, more])
+        rows, new = slice(self._first, due), np.zeros(due - self._due, dtype=bool)
+        was_sent, was_finished = np.concatenate([self._sent, new]), np.concatenate([self._finished, new])
+        # The sending processes write meanwhile, so the columns are copied once.
         planned, sent, done = records.planned[rows], records.sent[rows].copy(), records.done[rows].copy()
         status, error = records.status[rows].copy(), records.error[rows].copy()
         is_sent, dropped = ~np.isnan(sent), error == DROPPED
-        is_over = (is_sent & ((status > 0) | (error > 0)) & ~np.isnan(done)) | dropped
-        new_sent, new_over = is_sent & ~was_sent, is_over & ~was_over
-        self.sent += int(new_sent.sum())
-        self.dropped += int((new_over & dropped).sum())
-        self.lateness.add((sent - planned)[new_sent])
-        self._answered(planned, sent, done, status, new_over & ~dropped)
-        settled = int(np.argmin(is_over)) if not is_over.all() else len(is_over)
-        self._sent, self._over = is_sent[settled:], is_over[settled:]
-        self._first, self._due = self._first + settled, due
-        records.forget(self._first)
+        is_finished = (is_sent & ((status > 0) | (error > 0)) & ~np.isnan(done)) | dropped
+        newly_sent, newly_finished = is_sent & ~was_sent, is_finished & ~was_finished
+        self.sent += int(newly_sent.sum())
+        self.dropped += int((newly_finished & dropped).sum())
+        self.lateness.add((sent - planned)[newly_sent])
+        self._count_outcomes(planned, sent, done, status, newly_finished & ~dropped)
+        first_open = int(np.argmin(is_finished)) if not is_finished.all() else len(is_finished)
+        self._sent, self._finished = is_sent[first_open:], is_finished[first_open:]
+        self._first, self._due = self._first + first_open, due
+        records.release(self._first)
 
-    def _answered(
-        self, planned: NDArray[np.float64], sent: NDArray[np.float64], done: NDArray[np.float64],
-        status: NDArray[np.int16], over: NDArray[np.bool_],
-    ) -> None:  # fmt: skip
-        good = over & (status >= 200) & (status < 400)
-        none = over & (status == 0)
-        self.outcomes["completed"] += int(good.sum())
-        self.outcomes["unanswered"] += int(none.sum())
-        self.outcomes["refused"] += int(over.sum() - good.sum() - none.sum())
-        self.latest = (done - planned)[good]
+    def _count_outcomes(
+        self,
+        planned: NDArray[np.float64],
+        sent: NDArray[np.float64],
+        done: NDArray[np.float64],
+        status: NDArray[np.int16],
+        finished: NDArray[np.bool_],
+    ) -> None:
+        completed = finished & (status >= 200) & (status < 400)
+        unanswered = finished & (status == 0)
+        self.outcomes["completed"] += int(completed.sum())
+        self.outcomes["unanswered"] += int(unanswered.sum())
+        self.outcomes["refused"] += int(finished.sum() - completed.sum() - unanswered.sum())
+        self.latest = (done - planned)[completed]
         self.response.add(self.latest)
-        self.service.add((done - sent)[good])
+        self.service.add((done - sent)[completed])

@@ -1,6 +1,6 @@
-"""The load generator's own metrics for Prometheus, while a run lasts: planned, sent, late, answered, how fast.
+"""Serves the load generator's own metrics for Prometheus while a run lasts.
 
-Served by a thread of the process that watches, not of one that sends, so that a scrape makes nothing late.
+A thread of the process that watches the run serves them. It is not a sending process, so a scrape delays no request.
 """
 
 from __future__ import annotations
@@ -15,38 +15,40 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from dispatcher.errors import ConfigError
-from loadgen.attack.progress import Buckets, Watch
+from loadgen.attack.progress import Buckets, RunProgress
 
 
-class Exposition(Collector):
-    """rate: requests a second, as planned."""
+class RunMetrics(Collector):
+    """The metrics of a run. progress: of the run. rate: planned requests a second."""
 
-    def __init__(self, watch: Watch, rate: float) -> None:
-        self._watch, self._rate = watch, rate
+    def __init__(self, progress: RunProgress, rate: float) -> None:
+        self._progress, self._rate = progress, rate
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        watch = self._watch
-        yield GaugeMetricFamily("loadgen_target_rate", "Requests a second, as planned on average.", self._rate)
-        yield CounterMetricFamily("loadgen_sent", "Requests sent.", watch.sent)
-        yield CounterMetricFamily("loadgen_dropped", "Requests due and not sent, over --max-in-flight.", watch.dropped)
-        over = CounterMetricFamily("loadgen_requests", "Requests that are over.", labels=["outcome"])
-        for outcome, count in watch.outcomes.items():
-            over.add_metric([outcome], count)
-        yield over
-        yield _histogram("send_lateness", "From the planned instant to the sending.", watch.lateness)
-        yield _histogram("response_duration", "From the planned instant to the answer.", watch.response)
-        yield _histogram("service_duration", "From the sending to the answer.", watch.service)
+        progress = self._progress
+        yield GaugeMetricFamily("loadgen_target_rate", "Planned requests a second, on average.", self._rate)
+        yield CounterMetricFamily("loadgen_sent", "Requests sent.", progress.sent)
+        yield CounterMetricFamily(
+            "loadgen_dropped", "Requests due and not sent, over --max-in-flight.", progress.dropped
+        )
+        requests = CounterMetricFamily("loadgen_requests", "Finished requests.", labels=["outcome"])
+        for outcome, count in progress.outcomes.items():
+            requests.add_metric([outcome], count)
+        yield requests
+        yield _histogram("send_lateness", "From the planned instant to the sending.", progress.lateness)
+        yield _histogram("response_duration", "From the planned instant to the response.", progress.response)
+        yield _histogram("service_duration", "From the sending to the response.", progress.service)
 
     @contextmanager
-    def served(self, host: str, port: int) -> Iterator[int]:
-        """Answer scrapes inside this block; yields the port. Raises ConfigError if it cannot be had."""
+    def serve(self, host: str, port: int) -> Iterator[int]:
+        """Respond to scrapes inside the block; yields the port. Raises ConfigError if the port is not available."""
         try:
             server, thread = start_http_server(port, host, self.registry)
         except OSError as error:
-            busy = "in use by another program" if error.errno == errno.EADDRINUSE else error.strerror
-            raise ConfigError(f"--metrics: {host}:{port}: {busy}") from error
+            reason = "in use by another program" if error.errno == errno.EADDRINUSE else error.strerror
+            raise ConfigError(f"--metrics: {host}:{port}: {reason}") from error
         try:
             yield server.server_port
         finally:
@@ -55,9 +57,9 @@ class Exposition(Collector):
             thread.join()
 
 
-def _histogram(name: str, says: str, times: Buckets) -> HistogramMetricFamily:
+def _histogram(name: str, text: str, times: Buckets) -> HistogramMetricFamily:
     counts = np.cumsum(times.counts).tolist()
     bounds = [*map(str, times.bounds), "+Inf"]
     return HistogramMetricFamily(
-        f"loadgen_{name}_seconds", says, buckets=list(zip(bounds, counts, strict=True)), sum_value=times.total
+        f"loadgen_{name}_seconds", text, buckets=list(zip(bounds, counts, strict=True)), sum_value=times.total
     )

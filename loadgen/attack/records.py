@@ -1,7 +1,7 @@
-"""The raw stamps of a run: three for each request, planned, sent and done. Every report is a function of them.
+"""Holds the raw data of a run, from which every report is computed: for each request when it was planned, sent, done.
 
-A column is an array, in memory or mapped from a file of its own. Files let a run of hours be larger than the memory,
-and let the sending processes and the one that watches them see the same rows.
+A column is an array, in memory or mapped from a file. With files a run may be larger than the memory, and all processes
+of the run have the same rows.
 """
 
 from __future__ import annotations
@@ -15,15 +15,25 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-UNFINISHED = 0  # status of a request that got no answer
-CHUNK = 1 << 16  # rows that are looked at at a time
+CHUNK = 1 << 16  # rows that are processed at a time
 
-# why a request has no status; a column holds the index
-ERRORS = ("", "dropped", "unfinished", "timed out", "refused", "unreachable", "closed", "reset", "bad answer", "TLS",
-          "no connection")  # fmt: skip
+# The reasons why a request has no status. A column holds the index.
+ERRORS = (
+    "",
+    "dropped",
+    "unfinished",
+    "timed out",
+    "refused",
+    "unreachable",
+    "closed",
+    "reset",
+    "bad answer",
+    "TLS",
+    "no connection",
+)
 DROPPED, OPEN, TIMED_OUT, REFUSED, UNREACHABLE, CLOSED, RESET, BAD_ANSWER, TLS, NO_CONNECTION = range(1, len(ERRORS))
 
-_COLUMNS: dict[str, tuple[str, float]] = {  # type, and what stands where nothing has happened
+_COLUMNS: dict[str, tuple[str, float]] = {  # type, and the value while nothing has happened
     "planned": ("f8", np.nan),
     "sent": ("f8", np.nan),
     "done": ("f8", np.nan),
@@ -38,12 +48,17 @@ _COLUMNS: dict[str, tuple[str, float]] = {  # type, and what stands where nothin
 
 @dataclass(slots=True)
 class Effort:
-    """What a process did for a run. busy: integral of the requests in flight over time, counted apart from the stamps
-    (Little's law compares the two); elapsed: seconds from the plan's start to its end; cpu: of this process,
-    seconds."""
+    """What one process did for a run.
+
+    finished: requests that have a response or have failed. opened: connections.
+    resent: requests sent again on a new connection. received: bytes.
+    busy: integral of the requests in flight over time, seconds. It is counted independently of the rows, so that
+    Little's law can compare the two.
+    elapsed: seconds from the plan's start to its end. cpu: processor time, seconds.
+    """
 
     sent: int = 0
-    answered: int = 0
+    finished: int = 0
     opened: int = 0
     resent: int = 0
     received: int = 0
@@ -53,11 +68,12 @@ class Effort:
 
 
 class Records:
-    """n requests, in the order of the plan. Times are seconds from the start; NaN where a thing has not happened.
+    """The rows of n requests, in the order of the plan. Each column has the shape (n,).
 
-    planned, sent, done: shape (n,). status: HTTP status, 0 for no answer. error: index into ERRORS. pool: index into
-    `names`, who answered, by X-Pool; 0 unknown. target, body: which URL, how many bytes go with it. owner: which
-    process sends it.
+    planned, sent, done: seconds from the start; NaN if it has not happened.
+    status: HTTP status, 0 for no response. error: index into ERRORS.
+    pool: index into `names`, by the header X-Pool of the response; 0 if unknown.
+    target: index of the URL. body: bytes of the request body. owner: the process that sends the request.
     """
 
     planned: NDArray[np.float64]
@@ -82,7 +98,7 @@ class Records:
 
     @classmethod
     def create(cls, folder: Path, planned: Iterable[NDArray[np.float64]]) -> Records:
-        """Columns in files of this folder, which must exist. planned: the plan, block by block."""
+        """Create the columns as files. folder: must exist. planned: the planned instants, block by block."""
         n = 0
         with (folder / "planned").open("wb") as file:
             for block in planned:
@@ -98,7 +114,7 @@ class Records:
 
     @classmethod
     def open(cls, folder: Path) -> Records:
-        """Columns made by `create`; what is written into them is in the files."""
+        """Map columns that `create` has written. Values that are assigned to them go into the files."""
         self = cls.__new__(cls)
         self.names, self._maps = [""], []
         for name, (kind, _) in _COLUMNS.items():
@@ -111,51 +127,51 @@ class Records:
             setattr(self, name, column)
         return self
 
-    def forget(self, before: int) -> None:
-        """Rows before this one are not needed soon: their memory is free for others, the files keep them."""
+    def release(self, before: int) -> None:
+        """Give the memory of the rows before this one back to the system. The files keep their values."""
         for mapped, size in self._maps:
             if length := before * size // mmap.PAGESIZE * mmap.PAGESIZE:
                 mapped.madvise(mmap.MADV_DONTNEED, 0, length)
 
     def share(self, owner: int, first: int = 0) -> Iterator[tuple[int, float]]:
-        """The rows that this process sends: their numbers and planned times."""
+        """Yield row and planned time of the requests that a process sends, from row `first` on."""
         for begin in range(first, len(self), CHUNK):
-            mine = np.flatnonzero(self.owner[begin : begin + CHUNK] == owner) + begin
-            yield from zip(mine.tolist(), self.planned[mine].tolist(), strict=True)
+            rows = np.flatnonzero(self.owner[begin : begin + CHUNK] == owner) + begin
+            yield from zip(rows.tolist(), self.planned[rows].tolist(), strict=True)
 
     def chunks(self, size: int = CHUNK) -> Iterator[slice]:
-        """The rows, some at a time; those that were seen are forgotten."""
+        """Yield slices of all rows in order, and release the memory of earlier ones."""
         for begin in range(0, len(self), size):
             yield slice(begin, begin + size)
-            self.forget(begin)
+            self.release(begin)
 
     @property
     def completed(self) -> NDArray[np.bool_]:
-        """Answered with a status below 400."""
+        """Whether the response has a status from 200 to 399, by row."""
         return (self.status >= 200) & (self.status < 400)
 
     @property
     def response(self) -> NDArray[np.float64]:
-        """done − planned of the completed ones: what a user would have waited, whoever was late."""
+        """done − planned of the completed requests: the time that a user would have waited, seconds."""
         return np.asarray((self.done - self.planned)[self.completed])
 
     @property
     def service(self) -> NDArray[np.float64]:
-        """done − sent of the completed ones: what the system took, the generator's lateness left out."""
+        """done − sent of the completed requests: the time without the generator's lateness, seconds."""
         return np.asarray((self.done - self.sent)[self.completed])
 
     @property
     def lateness(self) -> NDArray[np.float64]:
-        """sent − planned of all that were sent."""
+        """sent − planned of all requests that were sent, seconds."""
         late = self.sent - self.planned
         return np.asarray(late[~np.isnan(late)])
 
     @property
     def pools(self) -> list[str]:
-        """Who answered, by row; "" unknown."""
+        """The name of the pool that responded, by row; empty if unknown."""
         return [self.names[code] for code in self.pool.tolist()]
 
     @property
     def errors(self) -> Counter[str]:
-        """Kinds of failure that left a request without a status."""
+        """The number of requests without a status, by the kind of failure."""
         return Counter(ERRORS[code] for code in self.error[self.error > 0].tolist())

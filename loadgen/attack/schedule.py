@@ -1,7 +1,8 @@
-"""Plans: the instants of a run, drawn beforehand as absolute offsets or read from a trace, and what is sent at each.
+"""Draws the schedule of a run before it starts, or reads it from a trace, and chooses what is sent at each instant.
 
-So that sending can neither drift nor bend them, and the same seed gives the same traffic to everybody. Nothing is ever
-rescaled: a Poisson schedule over T seconds has a random count. Blocks, not one array: a plan may be larger than memory.
+The instants are absolute offsets, so sending cannot shift them, and equal seeds give equal traffic. They are not
+rescaled: a Poisson schedule over T seconds has a random number of requests. They come in blocks, because a plan may be
+larger than the memory.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from loadgen.attack.arrivals import ArrivalProcess, Stages
 from loadgen.attack.records import CHUNK, Records
 from workers.distributions import ServiceTime
 
-MOST = 500_000_000  # arrivals of one schedule
-BODY = (1 << 32) - 1  # bytes of the largest body
+MAX_ARRIVALS = 500_000_000  # in one schedule
+MAX_BODY_BYTES = (1 << 32) - 1
 Block = NDArray[np.float64]
 
 
 def blocks(process: ArrivalProcess, duration: float) -> Iterator[Block]:
-    """All arrivals before `duration`, some at a time. Raises ValueError."""
+    """Yield all arrivals before `duration`, block by block. duration: seconds. Raises ValueError."""
     if not 0 < duration < math.inf:
         raise ValueError(f"the duration must be positive, not {duration:g}")
     expected = process.arrivals if isinstance(process, Stages) else process.rate(0.0) * duration
-    if expected > MOST:
-        raise ValueError(f"over {MOST:,} requests: lower the rate or the duration")
+    if expected > MAX_ARRIVALS:
+        raise ValueError(f"over {MAX_ARRIVALS:,} requests: lower the rate or the duration")
     offsets, at = [], process.next_arrival(0.0)
     while at is not None and at < duration:
         offsets.append(at)
@@ -43,7 +44,7 @@ def blocks(process: ArrivalProcess, duration: float) -> Iterator[Block]:
 
 
 def schedule(process: ArrivalProcess, duration: float) -> Block:
-    """All arrivals before `duration`, in seconds from the start; shape (n,), not decreasing.
+    """Return all arrivals before `duration`, in seconds from the start, shape (n,), in ascending order.
 
     >>> from loadgen.attack.arrivals import Constant
     >>> schedule(Constant(2.0), 2.0).tolist()
@@ -52,11 +53,25 @@ def schedule(process: ArrivalProcess, duration: float) -> Block:
     return np.concatenate(list(blocks(process, duration)))
 
 
+def first_arrivals(process: ArrivalProcess, n: int) -> Block:
+    """Return the first n arrivals of a process that does not end, in seconds from the start, shape (n,)."""
+    instants, at = [], 0.0
+    for _ in range(n):
+        arrival = process.next_arrival(at)
+        assert arrival is not None, "only stages end"
+        instants.append(at := arrival)
+    return np.array(instants)
+
+
 def trace(path: Path, duration: float = math.inf) -> Iterator[Block]:
-    """Instants read from a file: seconds from the start, one a line, not decreasing; what follows a comma is left
-    alone, and so is a first line that is no number. `.gz` is unpacked. Raises ValueError, OSError."""
+    """Yield the instants in a file that are before `duration`, block by block.
+
+    path: a text file, gzipped if its name ends in .gz. Each line starts with an instant, seconds from the start, in
+    ascending order. The text after a comma is ignored, and so is a first line that is not a number.
+    Raises ValueError and OSError.
+    """
     opener = gzip.open if path.suffix == ".gz" else open
-    found: list[float] = []
+    instants: list[float] = []
     last = 0.0
     try:
         with opener(path, "rt", encoding="utf-8-sig", errors="replace") as file:
@@ -71,18 +86,21 @@ def trace(path: Path, duration: float = math.inf) -> Iterator[Block]:
                     raise ValueError(f"{path}, line {number}: {at:g} does not come after {last:g}")
                 if at >= duration:
                     break
-                found.append(at)
+                instants.append(at)
                 last = at
-                if len(found) == CHUNK:
-                    yield np.array(found)
-                    found = []
+                if len(instants) == CHUNK:
+                    yield np.array(instants)
+                    instants = []
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is not a gzip file, or is cut short: {error}") from None
-    yield np.array(found, dtype=np.float64)
+    yield np.array(instants, dtype=np.float64)
 
 
 def write_trace(records: Records, path: Path) -> None:
-    """The plan as `trace` reads it, with what is sent at each instant in columns of their own; gzip, always alike."""
+    """Write the plan as a file that `trace` can read, gzipped.
+
+    Target and body size of each request follow in columns of their own. Equal plans give equal files.
+    """
     with path.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:
         file.write(b"planned,target,body\n")
         for rows in records.chunks():
@@ -92,19 +110,21 @@ def write_trace(records: Records, path: Path) -> None:
 
 
 def choose_targets(records: Records, weights: Sequence[float], rng: Random) -> None:
-    """Which URL each request goes to: independent draws in proportion to the weights."""
+    """Draw the URL of each request independently, in proportion to the weights."""
     if len(weights) > 1:
         _fill(records.target, (rng.choices(range(len(weights)), weights, k=n) for n in _sizes(records)))
 
 
 def choose_bodies(records: Records, law: ServiceTime) -> None:
-    """How many bytes go with each request: the law's draws, rounded, at least 0."""
-    _fill(records.body, ([min(BODY, round(law.sample(0.0))) for _ in range(n)] for n in _sizes(records)))
+    """Draw the body size of each request from the law, in bytes."""
+    _fill(records.body, ([min(MAX_BODY_BYTES, round(law.sample(0.0))) for _ in range(n)] for n in _sizes(records)))
 
 
 def choose_owners(records: Records, processes: int, rng: Random) -> None:
-    """Which process sends each request. Thinning by independent draws: the parts of a Poisson plan are Poisson, and
-    together they are the plan, whatever it is."""
+    """Draw the process that sends each request.
+
+    The draws are independent, so the parts of a Poisson plan are Poisson, and together they are the plan.
+    """
     if processes > 1:
         _fill(records.owner, (rng.choices(range(processes), k=n) for n in _sizes(records)))
 

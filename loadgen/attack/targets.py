@@ -1,5 +1,4 @@
-"""What is sent, as bytes: URLs, method, headers and body. PURE but for the name's addresses, which are asked for
-once."""
+"""Builds the requests as bytes from URLs, method, headers and body. PURE, except that `addresses` asks the resolver."""
 
 from __future__ import annotations
 
@@ -13,27 +12,27 @@ from urllib.parse import urlsplit
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})  # RFC 9110, section 9.2.2
-OURS = frozenset({"content-length", "transfer-encoding", "connection"})  # set by what is sent, not by hand
-MOST_URLS = 255
+FRAMING_HEADERS = frozenset({"content-length", "transfer-encoding", "connection"})  # derived from the request
+MAX_URLS = 255
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where connections go: scheme, host and port."""
+    """The end of connections: scheme, host and port."""
 
     scheme: str
     host: str
     port: int
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Numeric addresses, in the resolver's order. Raises OSError."""
-        found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        return list(dict.fromkeys((str(address[0]), self.port) for *_, address in found))
+        """Return the numeric addresses in the resolver's order. Raises OSError."""
+        infos = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys((str(address[0]), self.port) for *_, address in infos))
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One URL. head: the request up to where its Content-Length goes."""
+    """One URL. head: the request line and headers, without Content-Length."""
 
     url: str
     origin: Origin
@@ -49,12 +48,13 @@ def _is_host(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Request:
-    """What all requests of a run have in common, as the command line gives it. Raises ValueError.
+    """What all requests of a run have in common.
 
-    body: sent with each. sizes: the body's length is drawn for each request instead, and its bytes mean nothing.
-    keepalive: whether a connection serves more than one request. verify: whether a certificate must be good, by the
-    system's authorities or those of the file `authority`. number: the name of a header that carries each request's
-    number in the plan, from 0; empty for none.
+    body: of each request. sizes: whether the length of each body is drawn instead; its bytes are zero.
+    keepalive: whether a connection carries more than one request.
+    verify: whether certificates are checked, by the system's authorities or those in the file `authority`.
+    number: the name of a header with the number of the request in the plan, from 0; empty for none.
+    Raises ValueError with one clear line.
     """
 
     urls: tuple[str, ...]
@@ -69,11 +69,11 @@ class Request:
     targets: tuple[Target, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.urls) <= MOST_URLS:
-            raise ValueError(f"from 1 to {MOST_URLS} URLs, not {len(self.urls)}")
+        if not 1 <= len(self.urls) <= MAX_URLS:
+            raise ValueError(f"from 1 to {MAX_URLS} URLs, not {len(self.urls)}")
         if not _TOKEN.fullmatch(self.method) or self.method == "CONNECT":
             raise ValueError(f"the method must be one like GET or POST, not {self.method!r}")
-        if self.number and (not _TOKEN.fullmatch(self.number) or self.number.lower() in OURS):
+        if self.number and (not _TOKEN.fullmatch(self.number) or self.number.lower() in FRAMING_HEADERS):
             raise ValueError(f"the header of the request's number cannot be named {self.number!r}")
         for name, value in self.headers:
             if not _TOKEN.fullmatch(name) or any((ord(c) < 32 and c != "\t") or ord(c) == 127 for c in value):
@@ -81,9 +81,9 @@ class Request:
             try:
                 value.encode("latin-1")
             except UnicodeEncodeError:
-                raise ValueError(f"the header {name} holds what cannot be sent: {value!r}") from None
-            if name.lower() in OURS:
-                raise ValueError(f"the header {name} follows from what is sent and cannot be given")
+                raise ValueError(f"the header {name} holds a character that cannot be sent: {value!r}") from None
+            if name.lower() in FRAMING_HEADERS:
+                raise ValueError(f"the header {name} is set automatically and cannot be given")
         object.__setattr__(self, "targets", tuple(self._target(url) for url in self.urls))
 
     def _target(self, url: str) -> Target:
@@ -97,16 +97,16 @@ class Request:
         if port == 0:
             raise ValueError(f"the port of a URL must be from 1 to 65535: {url!r}")
         if "@" in parts.netloc:
-            raise ValueError("a URL with a user or a password is not taken: give --header 'Authorization: ...'")
+            raise ValueError("a URL must not contain a user or a password: use --header 'Authorization: ...'")
         if not _is_host(parts.hostname):
-            raise ValueError(f"{parts.hostname!r} is no name of a host; one that is not ASCII is written as xn--...")
+            raise ValueError(f"{parts.hostname!r} is not a host name; write one that is not ASCII as xn--...")
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         if not (path.isascii() and path.isprintable()) or " " in path:
-            raise ValueError(f"the URL holds what must be percent-encoded: {url!r}")
+            raise ValueError(f"the URL holds characters that must be percent-encoded: {url!r}")
         lines = [f"{self.method} {path} HTTP/1.1"]
-        given = {name.lower() for name, _ in self.headers}
-        ours = {"Host": parts.netloc, "User-Agent": "lased-loadgen", "Accept": "*/*"}
-        lines += [f"{name}: {value}" for name, value in ours.items() if name.lower() not in given]
+        own = {name.lower() for name, _ in self.headers}
+        defaults = {"Host": parts.netloc, "User-Agent": "lased-loadgen", "Accept": "*/*"}
+        lines += [f"{name}: {value}" for name, value in defaults.items() if name.lower() not in own]
         lines += [f"{name}: {value}" for name, value in self.headers]
         lines += [] if self.keepalive else ["Connection: close"]
         origin = Origin(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80))
@@ -118,19 +118,22 @@ class Request:
 
     @property
     def alike(self) -> bool:
-        """Whether all requests to one target are the same bytes."""
+        """Whether all requests to one URL are equal."""
         return not (self.sizes or self.number)
 
     def bytes_for(self, target: int, size: int, number: int = 0) -> bytes:
-        """The whole request. size: of the body, where sizes are drawn. number: of the request in the plan."""
+        """Return the whole request.
+
+        target: index of the URL. size: of the body, if sizes are drawn. number: of the request in the plan.
+        """
         body = bytes(size) if self.sizes else self.body
         bodiless = not body and self.method not in ("POST", "PUT", "PATCH")
         length = b"" if bodiless else b"Content-Length: %d\r\n" % len(body)
-        counted = b"%s: %d\r\n" % (self.number.encode(), number) if self.number else b""
-        return b"%s%s%s\r\n%s" % (self.targets[target].head, counted, length, body)
+        counter = b"%s: %d\r\n" % (self.number.encode(), number) if self.number else b""
+        return b"%s%s%s\r\n%s" % (self.targets[target].head, counter, length, body)
 
     def tls(self) -> ssl.SSLContext | None:
-        """How to speak to the https ones; None if there are none. Raises OSError, ssl.SSLError."""
+        """Return the TLS context for https URLs; None without such URLs. Raises OSError and ssl.SSLError."""
         if all(target.origin.scheme == "http" for target in self.targets):
             return None
         context = ssl.create_default_context(cafile=self.authority or None)
@@ -142,7 +145,7 @@ class Request:
 
 
 def header(text: str) -> tuple[str, str]:
-    """ "NAME: VALUE" taken apart. Raises ValueError."""
+    """Parse "NAME: VALUE" into name and value. Raises ValueError."""
     name, colon, value = text.partition(":")
     if not colon:
         raise ValueError(f"a header must be NAME: VALUE, not {text!r}")
@@ -150,14 +153,14 @@ def header(text: str) -> tuple[str, str]:
 
 
 def body_of(text: str | None, file: Path | None) -> bytes:
-    """The body given by one of the two. Raises ValueError, OSError."""
+    """Return the body from a text or a file; empty without both. Raises ValueError and OSError."""
     if text is not None and file is not None:
-        raise ValueError("a body is given as text or as a file, not both")
+        raise ValueError("use either --body or --body-file")
     return file.read_bytes() if file is not None else (text or "").encode()
 
 
 def weights_of(text: str | None, urls: Sequence[str]) -> tuple[float, ...]:
-    """ "3,1" as a weight for each URL; all alike if there is none. Raises ValueError."""
+    """Parse "3,1" into a weight for each URL; without a text all weights are equal. Raises ValueError."""
     if text is None:
         return (1.0,) * len(urls)
     try:
@@ -165,5 +168,5 @@ def weights_of(text: str | None, urls: Sequence[str]) -> tuple[float, ...]:
     except ValueError:
         weights = ()
     if len(weights) != len(urls) or not all(0 < weight < float("inf") for weight in weights):
-        raise ValueError(f"weights are one positive number for each URL, as in 3,1, not {text!r} for {len(urls)}")
+        raise ValueError(f"--weights needs one positive number for each of {len(urls)} URLs, as in 3,1, not {text!r}")
     return weights

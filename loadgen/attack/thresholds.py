@@ -1,4 +1,4 @@
-"""`--fail-if 'p99>200ms'`: what a run must not be, for pipelines. PURE."""
+"""Parses and evaluates the rules of `--fail-if`, such as 'p99>200ms'. PURE."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from loadgen.attack.measure import VIEWS, Measures
-from loadgen.attack.validity import BEYOND
+from loadgen.attack.validity import MIN_OBSERVATIONS_ABOVE
 
 _UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
 _OPERATORS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
@@ -23,8 +23,14 @@ HINT = "as in p99>200ms, service.p99.9>1s, mean>50ms, errors>1%, dropped>0 or ra
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A rule; the run fails if it is true. A time that does not exist, for want of
-    answers, is over every bound: those that timed out or were open at the end count as longer than all others."""
+    """A rule. The run fails if it is true.
+
+    Requests that timed out or were open at the end count as longer than all others. A time that does not exist is
+    therefore above every bound.
+
+    text: as given. what: the statistic. op: the comparison. bound: seconds, requests a second, requests, or a share.
+    share: whether the bound is a share of the requests.
+    """
 
     text: str
     what: str
@@ -32,16 +38,19 @@ class Threshold:
     bound: float
     share: bool
 
-    def value(self, found: Measures) -> float:
-        """Seconds, requests a second, requests, or a share of those sent (of those due, for what was dropped)."""
+    def value(self, measures: Measures) -> float:
+        """Return the statistic in the unit of the bound.
+
+        Shares are of the sent requests; the share of dropped requests is of the due ones.
+        """
         if self.what == "rate":
-            return found.achieved
+            return measures.achieved
         if self.what in _COUNTS:
-            count = {"errors": found.sent - found.completed, "dropped": found.dropped, "unfinished": found.unfinished}
-            n = count[self.what]
-            return n / max(1, found.sent + found.dropped * (self.what == "dropped")) if self.share else float(n)
+            errors = measures.sent - measures.completed
+            n = {"errors": errors, "dropped": measures.dropped, "unfinished": measures.unfinished}[self.what]
+            return n / max(1, measures.sent + measures.dropped * (self.what == "dropped")) if self.share else float(n)
         view, name = _split(self.what)
-        histogram, lost = found.views[view], 0 if view == "lateness" else found.lost
+        histogram, lost = measures.views[view], 0 if view == "lateness" else measures.lost
         if name == "mean":
             value = histogram.mean
         else:
@@ -50,48 +59,49 @@ class Threshold:
             value = histogram.percentile(100 * rank / histogram.count) if 0 < rank <= histogram.count else None
         return math.inf if value is None else value
 
-    def supported(self, found: Measures) -> bool:
-        """Whether there are enough observations for the percentile it names."""
+    def supported(self, measures: Measures) -> bool:
+        """Return whether there are enough observations for the percentile in the rule."""
         view, name = _split(self.what)
         return (
             self.what in (*_COUNTS, "rate")
             or not name.startswith("p")
-            or (found.views[view].count * (100 - float(name[1:])) / 100 >= BEYOND - 1e-9)
+            or (measures.views[view].count * (100 - float(name[1:])) / 100 >= MIN_OBSERVATIONS_ABOVE - 1e-9)
         )
 
-    def broken(self, found: Measures) -> bool:
-        value = self.value(found)
-        same = math.isclose(value, self.bound, rel_tol=1e-9)  # seconds are sums of rounded stamps
+    def broken(self, measures: Measures) -> bool:
+        """Return whether the rule is true, so that the run fails."""
+        value = self.value(measures)
+        same = math.isclose(value, self.bound, rel_tol=1e-9)  # times are sums of rounded numbers
         return "=" in self.op if same else bool(_OPERATORS[self.op](value, self.bound))
 
-    def said(self, found: Measures) -> str:
-        """What it was, in the rule's own unit."""
-        value = self.value(found)
+    def value_text(self, measures: Measures) -> str:
+        """Return the statistic as text."""
+        value = self.value(measures)
         if value == math.inf:
             return "never"
         if self.share:
             return f"{value:.2%}"
         if self.what in (*_COUNTS, "rate"):
             return f"{value:g}"
-        return f"{value * 1e3:.3f} ms{'' if self.supported(found) else ', of too few answers'}"
+        return f"{value * 1e3:.3f} ms{'' if self.supported(measures) else ', of too few responses'}"
 
 
 def _split(what: str) -> tuple[str, str]:
-    """View and statistic: `service.p99`; `p99` is of the response."""
+    """Split `service.p99` into view and statistic. A statistic without a view is of the response."""
     view, dot, name = what.partition(".")
-    view = "response" if view == "latency" else view  # as the summary calls it
+    view = "response" if view == "latency" else view  # `latency` is the key of the summary
     return (view, name) if dot and view in VIEWS else ("response", what)
 
 
 def parse(text: str) -> Threshold:
-    """Raises ValueError with one clear line.
+    """Parse a rule. Raises ValueError with one clear line.
 
     >>> parse("service.p99.9 > 200ms")
     Threshold(text='service.p99.9 > 200ms', what='service.p99.9', op='>', bound=0.2, share=False)
     """
     match = _RULE.fullmatch(text)
     if match is None:
-        raise ValueError(f"--fail-if {text!r} is no rule; {HINT}")
+        raise ValueError(f"--fail-if {text!r} is not a rule; {HINT}")
     what, unit, value = match["what"].lower(), match["unit"], float(match["value"])
     if what in (*_COUNTS, "rate"):
         if unit not in (None, "%") or (unit == "%" and what == "rate"):

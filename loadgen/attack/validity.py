@@ -1,8 +1,8 @@
-"""Whether a run may be believed, and what to do where it may not. PURE.
+"""Judges whether the results of a run are valid, and gives advice if they are not. PURE.
 
-A run is invalid where its numbers are not about the traffic that was named: too little of it was sent, what was sent
-waited in the generator, or kept no count. It has warnings where a reader must know something. The method is that of
-MLPerf's load generator (its Server scenario and its early-stopping bound); the thresholds are ours.
+A run is invalid if its numbers do not describe the requested traffic: too few requests were sent, requests waited in
+the generator, or the counts disagree. Warnings are for facts that a reader of the numbers must know. The method is that
+of MLPerf's load generator (its Server scenario and its early-stopping bound); the thresholds are our own.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from loadgen.attack.histogram import PERCENTILES
 from loadgen.attack.measure import Measures, total
 from loadgen.attack.records import Effort
 
-SHORT, SHORT_AT_LEAST = 0.01, 3  # of the requests due, that may leave after the traffic's end
-LATE_SHARE, LATE_INVALID = 0.1, 0.5  # of a response that is the generator's own lateness
-LATE_FLOOR, TAIL_FLOOR = 0.0001, 0.001  # seconds of lateness that are not worth a word: on average, and in the tail
-MAIN = 99.0  # percentile up to which lateness makes a run invalid; beyond, the percentile is not to be quoted
-DROPS = 0.01  # share of drops from which on open load was closed load
-FIT_INVALID = 0.15  # distance, beyond what is allowed, from which on the process is another one
-LITTLE = 0.02  # of the requests in flight, by which counting and stamps may differ
-CPU = 0.8  # of a core
-BEYOND = 10  # observations that must lie above a percentile
+ALLOWED_LATE_SHARE, ALLOWED_LATE_REQUESTS = 0.01, 3  # of the due requests, sent after the end of the traffic
+WARNING_LATENESS_SHARE, INVALID_LATENESS_SHARE = 0.1, 0.5  # of a response time, caused by the generator's lateness
+MIN_MEAN_LATENESS_SECONDS, MIN_TAIL_LATENESS_SECONDS = 0.0001, 0.001  # less lateness is not reported
+MAX_INVALIDATING_PERCENTILE = 99.0  # lateness at a higher percentile gives only a warning
+MAX_DROPPED_SHARE = 0.01  # with more dropped requests the load was not open
+INVALID_EXCESS_DISTANCE = 0.15  # beyond the allowed distance of the gaps
+MAX_LITTLE_ERROR = 0.02  # relative difference of the two counts of requests in flight
+MAX_CPU_SHARE = 0.8  # of a core
+MIN_OBSERVATIONS_ABOVE = 10  # that a percentile needs
 
 WARNING, INVALID = "warning", "invalid"
 Verdict = Literal["valid", "valid with warnings", "invalid"]
@@ -32,7 +32,7 @@ Verdict = Literal["valid", "valid with warnings", "invalid"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """level: WARNING or INVALID. says: what is so. advice: what to do."""
+    """One remark on a run. level: WARNING or INVALID. says: the fact. advice: what to do about it."""
 
     level: str
     says: str
@@ -43,125 +43,138 @@ class Finding:
 
 
 def verdict(findings: Sequence[Finding]) -> Verdict:
-    """In the words of the report."""
+    """Return the verdict that follows from the findings."""
     if any(finding.level == INVALID for finding in findings):
         return "invalid"
     return "valid with warnings" if findings else "valid"
 
 
-def judge(found: Measures, fit: Fit | None, efforts: Sequence[Effort]) -> list[Finding]:
-    """All that is to be said of a run, the worst first."""
-    checks = (_answers(found), _rate(found), _drops(found), _lateness(found), _fit(fit), _little(found, efforts),
-              _cpu(efforts), _samples(found))  # fmt: skip
-    said = [finding for group in checks for finding in group]
-    return sorted(said, key=lambda finding: finding.level != INVALID)
+def judge(measures: Measures, fit: Fit | None, efforts: Sequence[Effort]) -> list[Finding]:
+    """Return all findings on a run, the worst first.
+
+    fit: of the gaps; None if there were too few. efforts: of the sending processes; empty if they are not known.
+    """
+    findings = [
+        *_outcomes(measures),
+        *_rate(measures),
+        *_drops(measures),
+        *_lateness(measures),
+        *_fit(fit),
+        *_little(measures, efforts),
+        *_cpu(efforts),
+        *_samples(measures),
+    ]
+    return sorted(findings, key=lambda finding: finding.level != INVALID)
 
 
-def _answers(found: Measures) -> list[Finding]:
-    if found.sent and not found.completed:
-        return [Finding(INVALID, "no request was answered well", "see by status and no answer below")]
-    said = []
-    if bad := found.sent - found.completed - found.unfinished:
-        said.append(Finding(WARNING, f"{bad} of {found.sent} requests failed", "times are of the others only"))
-    if found.unfinished:
-        text = f"{found.unfinished} of {found.sent} requests were open when the run ended"
-        said.append(Finding(WARNING, text, "long times are missing from the percentiles; raise --drain"))
-    return said
+def _outcomes(measures: Measures) -> list[Finding]:
+    if measures.sent and not measures.completed:
+        return [Finding(INVALID, "no request was completed", "see the counts by status and error below")]
+    findings = []
+    if failed := measures.sent - measures.completed - measures.unfinished:
+        text = f"{failed} of {measures.sent} requests failed"
+        findings.append(Finding(WARNING, text, "the times are those of the others only"))
+    if measures.unfinished:
+        text = f"{measures.unfinished} of {measures.sent} requests were open when the run ended"
+        findings.append(Finding(WARNING, text, "long times are missing from the percentiles; raise --drain"))
+    return findings
 
 
-def _rate(found: Measures) -> list[Finding]:
-    if not found.sent:
-        advice = "raise --max-in-flight" if found.dropped else "let the run go on for longer than its warm-up"
+def _rate(measures: Measures) -> list[Finding]:
+    if not measures.sent:
+        advice = "raise --max-in-flight" if measures.dropped else "let the run last longer than its warm-up"
         return [Finding(INVALID, "nothing was sent", advice)]
-    if found.due - found.in_time <= max(SHORT * found.due, SHORT_AT_LEAST):
+    if measures.due - measures.in_time <= max(ALLOWED_LATE_SHARE * measures.due, ALLOWED_LATE_REQUESTS):
         return []
-    text = f"only {found.achieved:.1f} of {found.due / found.seconds:.1f} requests a second were sent in time"
+    planned = measures.due / measures.seconds
+    text = f"only {measures.achieved:.1f} of {planned:.1f} requests a second were sent in time"
     return [Finding(INVALID, text, "lower the rate, give --processes more cores, or keep the machine free")]
 
 
-def _drops(found: Measures) -> list[Finding]:
-    if not found.dropped:
+def _drops(measures: Measures) -> list[Finding]:
+    if not measures.dropped:
         return []
-    due = found.sent + found.dropped
-    level = INVALID if found.dropped > DROPS * due else WARNING
-    return [
-        Finding(
-            level, f"{found.dropped} of {due} requests were dropped", "the load was not open; raise --max-in-flight"
-        )
-    ]
+    due = measures.sent + measures.dropped
+    level = INVALID if measures.dropped > MAX_DROPPED_SHARE * due else WARNING
+    text = f"{measures.dropped} of {due} requests were dropped"
+    return [Finding(level, text, "the load was not open; raise --max-in-flight")]
 
 
 _FREE = "keep the machine free, lower the rate, or try --processes or --spin"
 
 
-def _lateness(found: Measures) -> list[Finding]:
-    late, response = found.views["lateness"], found.views["response"]
+def _lateness(measures: Measures) -> list[Finding]:
+    late, response = measures.views["lateness"], measures.views["response"]
     p99, mean, whole = late.percentile(99), late.mean, response.mean
     if p99 is None or mean is None:
         return []
-    said = []
-    if whole and mean > LATE_FLOOR and mean > LATE_SHARE * whole:
-        level = INVALID if mean > max(LATE_INVALID * whole, TAIL_FLOOR) else WARNING
-        said.append(Finding(level, f"{mean / whole:.0%} of the mean response is the generator's lateness", _FREE))
-    said += _tail(found)
-    gap = found.seconds / max(1, found.sent)
-    if p99 > max(gap, TAIL_FLOOR):
-        text = f"1 % of requests left over {p99 * 1e3:.2f} ms late, the mean gap is {gap * 1e3:.2f} ms"
-        said.append(Finding(WARNING, text, _FREE))
-    return said
+    findings = []
+    if whole and mean > MIN_MEAN_LATENESS_SECONDS and mean > WARNING_LATENESS_SHARE * whole:
+        invalid = mean > max(INVALID_LATENESS_SHARE * whole, MIN_TAIL_LATENESS_SECONDS)
+        text = f"{mean / whole:.0%} of the mean response is the generator's lateness"
+        findings.append(Finding(INVALID if invalid else WARNING, text, _FREE))
+    findings += _tail(measures)
+    gap = measures.seconds / max(1, measures.sent)
+    if p99 > max(gap, MIN_TAIL_LATENESS_SECONDS):
+        text = f"1 % of the requests were sent over {p99 * 1e3:.2f} ms late; the mean gap is {gap * 1e3:.2f} ms"
+        findings.append(Finding(WARNING, text, _FREE))
+    return findings
 
 
-def _tail(found: Measures) -> list[Finding]:
-    """The percentile of the response that owes the largest part to the generator."""
-    few, worst = unsupported(found), (1 / (1 - LATE_SHARE), "", 0.0, 0.0)
+def _tail(measures: Measures) -> list[Finding]:
+    """Judge the percentile of the response with the largest share of lateness."""
+    few, worst = unsupported(measures), (1 / (1 - WARNING_LATENESS_SHARE), "", 0.0, 0.0)
     for name, share in PERCENTILES.items():
-        ours, theirs = (found.views[view].percentile(share) for view in ("response", "service"))
-        if ours and theirs and name not in few and ours - theirs > TAIL_FLOOR:
-            worst = max(worst, (ours / theirs, name, ours, ours - theirs))
-    times, name, whole, late = worst
+        response, service = (measures.views[view].percentile(share) for view in ("response", "service"))
+        if response and service and name not in few and response - service > MIN_TAIL_LATENESS_SECONDS:
+            worst = max(worst, (response / service, name, response, response - service))
+    ratio, name, whole, late = worst
     if not name:
         return []
-    level = INVALID if times > 1 / (1 - LATE_INVALID) and PERCENTILES[name] <= MAIN else WARNING
+    invalid = ratio > 1 / (1 - INVALID_LATENESS_SHARE) and PERCENTILES[name] <= MAX_INVALIDATING_PERCENTILE
     text = f"of {name}, {whole * 1e3:.1f} ms, the generator's lateness makes {late * 1e3:.1f} ms"
-    return [Finding(level, text, f"believe the service times; {_FREE}")]
+    return [Finding(INVALID if invalid else WARNING, text, f"use the service times instead; {_FREE}")]
 
 
 def _fit(fit: Fit | None) -> list[Finding]:
     if fit is None or fit.distance <= fit.allowed:
         return []
-    level = INVALID if fit.distance > fit.allowed + FIT_INVALID else WARNING
-    named = "the named process" if fit.against == "law" else "the plan"
-    text = f"the gaps between sends are not those of {named} (distance {fit.distance:.3f}, {fit.allowed:.3f} allowed)"
+    level = INVALID if fit.distance > fit.allowed + INVALID_EXCESS_DISTANCE else WARNING
+    demanded = "the named process" if fit.against == "law" else "the plan"
+    distance = f"distance {fit.distance:.3f}, {fit.allowed:.3f} allowed"
+    text = f"the gaps between sends are not those of {demanded} ({distance})"
     return [Finding(level, text, "lower the rate or keep the machine free")]
 
 
-def _little(found: Measures, efforts: Sequence[Effort]) -> list[Finding]:
-    """L = λW, over the run from empty to empty: requests in flight, counted, against the sum of the times by stamps."""
+def _little(measures: Measures, efforts: Sequence[Effort]) -> list[Finding]:
+    """Compare the integral of the requests in flight, as counted, with the sum of the times of the rows (L = λW)."""
     counted = total(efforts, "busy")
-    if not efforts or abs(counted - found.busy) <= LITTLE * max(counted, found.busy, LATE_FLOOR):
+    allowed = MAX_LITTLE_ERROR * max(counted, measures.busy, MIN_MEAN_LATENESS_SECONDS)
+    if not efforts or abs(counted - measures.busy) <= allowed:
         return []
-    text = f"Little's law fails: {counted:.3f} request-seconds by counting, {found.busy:.3f} by the stamps"
+    text = f"Little's law fails: {counted:.3f} request-seconds by counting, {measures.busy:.3f} by the rows"
     return [Finding(INVALID, text, "rows are missing or wrong; please report this")]
 
 
 def _cpu(efforts: Sequence[Effort]) -> list[Finding]:
     shares = [effort.cpu / effort.elapsed for effort in efforts if effort.elapsed > 0]
-    if not shares or max(shares) <= CPU:
+    if not shares or max(shares) <= MAX_CPU_SHARE:
         return []
     text = f"a sending process took {max(shares):.0%} of a core"
-    return [Finding(WARNING, text, "answers may have been read late; raise --processes")]
+    return [Finding(WARNING, text, "responses may have been read late; raise --processes")]
 
 
-def unsupported(found: Measures) -> list[str]:
-    """Percentiles that have too few observations above them."""
-    n = found.views["response"].count
-    return [name for name, share in PERCENTILES.items() if n * (100 - share) / 100 < BEYOND - 1e-9]
+def unsupported(measures: Measures) -> list[str]:
+    """Return the percentiles that have too few observations above them."""
+    n = measures.views["response"].count
+    return [name for name, share in PERCENTILES.items() if n * (100 - share) / 100 < MIN_OBSERVATIONS_ABOVE - 1e-9]
 
 
-def _samples(found: Measures) -> list[Finding]:
-    few = [name for name in unsupported(found) if name in ("p50", "p90", "p95", "p99")]
-    if not few or not found.completed:
+def _samples(measures: Measures) -> list[Finding]:
+    few = [name for name in unsupported(measures) if name in ("p50", "p90", "p95", "p99")]
+    if not few or not measures.completed:
         return []
-    n, share = found.views["response"].count, PERCENTILES[few[0]]
-    text = f"{n} answers are too few for {few[0]}" + (" and above" if few[0] != "p99" else "")
-    return [Finding(WARNING, text, f"it takes {round(BEYOND * 100 / (100 - share))} for {few[0]}")]
+    n, share = measures.views["response"].count, PERCENTILES[few[0]]
+    text = f"{n} responses are too few for {few[0]}" + (" and above" if few[0] != "p99" else "")
+    needed = round(MIN_OBSERVATIONS_ABOVE * 100 / (100 - share))
+    return [Finding(WARNING, text, f"{few[0]} needs {needed} responses")]

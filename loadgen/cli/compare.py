@@ -1,41 +1,45 @@
-"""The command `compare`: policies, and live also balancers, on the same traffic. Registered by being imported."""
+"""The command `compare`: policies, and live also other load balancers, on the same traffic."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from random import Random
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from dispatcher.errors import ConfigError
-from loadgen.attack.arrivals import parse as parse_process
 from loadgen.cli.app import (
-    BrokenOffError,
+    Backend,
+    BackendOption,
+    Dask,
+    EngineOption,
+    Guesses,
+    Jobs,
     Json,
+    Process,
     Seed,
+    Servers,
+    ServiceLaw,
+    TrueRates,
+    Warmup,
     app,
     console,
     numbers,
     output,
-    prepare,
     print_json,
     whole_numbers,
 )
-from loadgen.cli.lab import Backend, Dask, HowEngine, Jobs, Law, Process, drawn, progress, run_plan
-from loadgen.experiments import sim_comparison as comparison
-from loadgen.experiments.live import balancers
-from loadgen.experiments.live import comparison as contest
-from loadgen.experiments.live import comparison_report as contest_shown
+from loadgen.cli.progress import run_resumable, try_drawing
+from loadgen.cli.reproduce import run_plan
+from loadgen.experiments import sim_comparison
+from loadgen.experiments.live import balancers, comparison, comparison_report
 from loadgen.experiments.live.backends import LivePoolSpec
-from loadgen.experiments.reproduce import Plan
 from loadgen.experiments.results import write_rows
+from loadgen.experiments.run import Plan
 from loadgen.sim.sweep import Engine
-from workers.distributions import parse as parse_law
 
-LIVE_RATE = 60.0  # requests a second, unless loads or a rate are given
+DEFAULT_LIVE_RATE = 60.0  # requests a second
 
 
 @app.command(
@@ -47,13 +51,13 @@ def compare(
     policies: Annotated[
         str, typer.Option(help="Names separated by commas, options behind slashes: lased,greedy,lased/n0=3/c=2.")
     ],
-    mu: Annotated[str, typer.Option(help="True rates by pool, services a second and server.")],
+    mu: TrueRates,
     lam: Annotated[float | None, typer.Option(help="Requests a second.")] = None,
     load: Annotated[
         str | None, typer.Option(help="Instead of --lam: shares of what the pools can serve, as in 0.3,0.6,0.8.")
     ] = None,
-    guess: Annotated[str | None, typer.Option(help="Initial estimates by pool; default the true rates.")] = None,
-    servers: Annotated[str | None, typer.Option(help="Servers by pool; default one each.")] = None,
+    guess: Guesses = None,
+    servers: Servers = None,
     against: Annotated[
         str | None,
         typer.Option(
@@ -63,72 +67,105 @@ def compare(
     ] = None,
     dispatchers: Annotated[
         int,
-        typer.Option(min=1, max=16, help="Live: each policy behind one dispatcher, and behind so many that share it."),
+        typer.Option(min=1, max=16, help="Live: each policy with one dispatcher, and with this many that share it."),
     ] = 1,
     arrivals: Annotated[int, typer.Option(min=1, max=1_000_000_000, help="Requests in each replication.")] = 10_000,
-    warmup: Annotated[int, typer.Option(min=0, help="Requests left out of the means, not of the regret.")] = 0,
+    warmup: Warmup = 0,
     reps: Annotated[int, typer.Option(min=1, max=10_000_000, help="Replications; live: rounds.")] = 20,
     seed: Seed = 1,
-    service: Law = "exp",
+    service: ServiceLaw = "exp",
     process: Process = "poisson",
-    backend: Annotated[
-        Backend, typer.Option(help="sim: virtual time; live: real processes on this machine.")
-    ] = Backend.SIM,
+    backend: BackendOption = Backend.SIM,
     rate: Annotated[
         float | None,
-        typer.Option(min=0.001, help=f"Live, with --lam: scale all rates to so many requests a second; {LIVE_RATE:g}."),
+        typer.Option(
+            min=0.001,
+            help=f"Live, with --lam: requests a second, to which all rates are scaled; {DEFAULT_LIVE_RATE:g}.",
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the rows and the picture.")] = Path("out/compare"),
-    engine: HowEngine = Engine.AUTO,
+    engine: EngineOption = Engine.AUTO,
     jobs: Jobs = 0,
     dask: Dask = "",
     as_json: Json = False,
 ) -> None:
-    """The same traffic to several policies: paired differences to the first one, with 95 % intervals.
+    """Compare policies on the same traffic: paired differences to the first one, with 95 % intervals.
 
-    Live, each dispatcher takes its turn in every round, with the same schedule and the same service draws.
+    Live, the systems run one after the other in every round, with the same schedule and the same service draws.
     """
-    rates = numbers(mu, "mu")
-    count = whole_numbers(servers, "servers") if servers else (1,) * len(rates)
-    beliefs = numbers(guess, "guess") if guess else rates
-    if not len(rates) == len(count) == len(beliefs):
-        raise ConfigError("--mu, --servers and --guess must have as many values as there are pools")
-    capacity = sum(r * c for r, c in zip(rates, count, strict=True))
-    lams = _lams(lam, load, capacity)
+    pools = _Pools.parse(mu, servers, guess)
+    lams = _lams(lam, load, pools.capacity)
     if warmup >= arrivals:
         raise ConfigError(f"a warm-up of {warmup} leaves nothing of {arrivals} requests")
     if backend is Backend.LIVE:
-        scale = (rate or LIVE_RATE) / lams[0] if load is None else 1.0
-        pools = tuple(
-            LivePoolSpec(str(i + 1), r * scale, b * scale, c)
-            for i, (r, b, c) in enumerate(zip(rates, beliefs, count, strict=True))
-        )
         least = 1 if against or dispatchers > 1 else 2
-        systems = (*contest.policies(policies, least, dispatchers), *installed(against or ""))
-        lams = tuple(rate * scale for rate in lams)
-        told = "json" if dispatchers > 1 else "none"
-        given = contest.Contest(systems, pools, lams, arrivals, warmup, reps, seed, service, process, told)
-        _live(given, out, as_json)
+        systems = (*comparison.policies(policies, least, dispatchers), *installed(against or ""))
+        scale = (rate or DEFAULT_LIVE_RATE) / lams[0] if load is None else 1.0
+        # Dispatchers that share the pools do not see each other's requests, so the pools report their load.
+        load_report = "json" if dispatchers > 1 else "none"
+        plan = comparison.Comparison(
+            systems,
+            pools.live(scale),
+            tuple(value * scale for value in lams),
+            arrivals,
+            warmup,
+            reps,
+            seed,
+            service,
+            process,
+            load_report,
+        )
+        _compare_live(plan, out, as_json)
         return
     if against or len(lams) > 1 or dispatchers > 1:
         raise ConfigError("--against, --dispatchers and several loads need --backend live")
-    scenario = {"lam": lams[0], "mu": rates, "guess": beliefs, "service": service, "process": process,
-                "servers": count if servers else ()}  # fmt: skip
-    size = {"arrivals": arrivals, "reps": reps, "warmup": warmup}
-    plan = Plan(comparison.spec_of(policies, scenario, size), "quick", out, seed, "sim", engine, jobs, dask)
-    results = run_plan(plan)
-    write_rows(results, out / "rows.csv")
-    picture = drawn(lambda path: comparison.draw(results, path), out / "compare.png")
-    if as_json:
-        print_json(comparison.as_json(results) | {"picture": picture})
-    else:
-        output().print(comparison.table(results))
-        print(f"rows{' and picture' if picture else ''} in {out}")  # noqa: T201
+    scenario = {
+        "lam": lams[0],
+        "mu": pools.rates,
+        "guess": pools.guesses,
+        "service": service,
+        "process": process,
+        "servers": pools.servers if servers else (),
+    }
+    spec = sim_comparison.spec_of(policies, scenario, {"arrivals": arrivals, "reps": reps, "warmup": warmup})
+    _compare_simulated(Plan(spec, "quick", out, seed, "sim", engine, jobs, dask), as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pools:
+    """The pools of a comparison. rates, guesses: services a second and server. servers: by pool."""
+
+    rates: tuple[float, ...]
+    servers: tuple[int, ...]
+    guesses: tuple[float, ...]
+
+    @classmethod
+    def parse(cls, mu: str, servers: str | None, guess: str | None) -> _Pools:
+        """Parse the options of this name. Raises ConfigError."""
+        rates = numbers(mu, "mu")
+        counts = whole_numbers(servers, "servers") if servers else (1,) * len(rates)
+        guesses = numbers(guess, "guess") if guess else rates
+        if not len(rates) == len(counts) == len(guesses):
+            raise ConfigError("--mu, --servers and --guess must have as many values as there are pools")
+        return cls(rates, counts, guesses)
+
+    @property
+    def capacity(self) -> float:
+        return sum(rate * servers for rate, servers in zip(self.rates, self.servers, strict=True))
+
+    def live(self, scale: float) -> tuple[LivePoolSpec, ...]:
+        """Return the pools with scaled rates, for real processes."""
+        columns = zip(self.rates, self.guesses, self.servers, strict=True)
+        return tuple(
+            LivePoolSpec(str(i), rate * scale, guess * scale, servers)
+            for i, (rate, guess, servers) in enumerate(columns, 1)
+        )
 
 
 def _lams(lam: float | None, load: str | None, capacity: float) -> tuple[float, ...]:
+    """Return the rates to compare at, requests a second. Raises ConfigError."""
     if (lam is None) == (load is None):
-        raise ConfigError("say how much traffic: --lam or --load")
+        raise ConfigError("use either --lam or --load")
     if load is not None:
         return tuple(share * capacity for share in numbers(load, "load"))
     assert lam is not None
@@ -137,41 +174,39 @@ def _lams(lam: float | None, load: str | None, capacity: float) -> tuple[float, 
     return (lam,)
 
 
-def installed(text: str) -> Sequence[contest.System]:
-    """The balancers of --against that can be run here; of the others it is said. Raises ConfigError."""
+def installed(text: str) -> list[comparison.System]:
+    """Return the balancers of --against that are installed; a line on stderr names each of the others.
+
+    Raises ConfigError.
+    """
     systems = []
     for label in filter(None, (part.strip() for part in text.split(","))):
         balancer, _ = balancers.parse(label)
         if balancer.program() is None:
             console.print(f"{balancer.name} is not installed and is left out: {balancer.install}", soft_wrap=True)
         else:
-            systems.append(contest.System(label, balancer=label))
+            systems.append(comparison.System(label, balancer=label))
     return systems
 
 
-def _live(given: contest.Contest, out: Path, as_json: bool) -> None:
-    try:
-        parse_law(given.service, 1.0, Random(0))
-        parse_process(given.process, given.lams[0], Random(0))
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    prepare(out)
-    bar, task = progress(1, "compare", "turns")
-
-    def told(done: int, total: int, which: str) -> None:
-        bar.update(task, completed=done, total=total, description=which)
-
-    try:
-        with bar:
-            standings = contest.run(given, out, told)
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        raise BrokenOffError(f"broken off; finished turns are in {out}: the same command goes on from there") from None
-    contest_shown.write_rows(given, standings, out / "rows.csv")
-    picture = drawn(lambda path: contest_shown.draw(given, standings, path), out / "compare.png")
+def _compare_simulated(plan: Plan, as_json: bool) -> None:
+    results = run_plan(plan)
+    write_rows(results, plan.folder / "rows.csv")
+    picture = try_drawing(lambda path: sim_comparison.draw(results, path), plan.folder / "compare.png")
     if as_json:
-        found: dict[str, Any] = contest_shown.as_json(given, standings)
-        print_json(found | {"picture": picture})
+        print_json(sim_comparison.as_json(results) | {"picture": picture})
+    else:
+        output().print(sim_comparison.table(results))
+        print(f"rows{' and picture' if picture else ''} in {plan.folder}")  # noqa: T201
+
+
+def _compare_live(plan: comparison.Comparison, out: Path, as_json: bool) -> None:
+    results = run_resumable(lambda report: comparison.run(plan, out, report), out, "compare", "turns")
+    comparison_report.write_rows(plan, results, out / "rows.csv")
+    picture = try_drawing(lambda path: comparison_report.draw(plan, results, path), out / "compare.png")
+    if as_json:
+        print_json(comparison_report.as_json(plan, results) | {"picture": picture})
         return
-    for lam in given.lams:
-        output().print(contest_shown.table(given, standings, lam))
+    for lam in plan.lams:
+        output().print(comparison_report.table(plan, results, lam))
     print(f"turns, rows{' and picture' if picture else ''} in {out}")  # noqa: T201

@@ -1,4 +1,4 @@
-"""Pictures of experiments, by matplotlib (the extra `plot`): means with 95 % bands, fit to print."""
+"""Draws the pictures of experiments: means with 95 % intervals."""
 
 from __future__ import annotations
 
@@ -10,61 +10,60 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dispatcher.errors import ConfigError
+from loadgen import plot
 from loadgen.experiments.claims import above_optimum, difference_map, windowed_share
-from loadgen.experiments.results import Measured, Results, interval, student
+from loadgen.experiments.results import Floats, Measured, Results, interval, student
 from loadgen.experiments.spec import Spec
-from loadgen.plot import COLOURS, PlotError
+from loadgen.plot import COLOURS, PlotError, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-DECADES = 30.0  # a panel whose final regrets differ by more than this factor gets a logarithmic axis
-LINES = ("-", "--", "-.", ":")
+LOG_FROM_RATIO = 30.0  # a panel whose final regrets differ by more than this factor gets a logarithmic axis
+LINE_STYLES = ("-", "--", "-.", ":")
 
 
 def draw(spec: Spec, results: Results, path: Path) -> None:
-    """The experiment's picture. Raises PlotError without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise PlotError("pictures need matplotlib: pip install 'lased-dispatcher[plot]'") from error
-    figure = Figure(layout="constrained")
+    """Write the experiment's picture.
+
+    Raises PlotError without matplotlib, without scipy if the picture needs it, and if `drawing` does not fit the axes.
+    """
+    figure = plot.figure()
     try:
         {"curves": curves, "heat": heat, "dots": dots, "shares": shares}[spec.picture](spec, results, figure)
     except ImportError as error:
-        raise PlotError(f"this one needs scipy: pip install 'lased-dispatcher[theory]' ({error})") from error
+        raise PlotError(f"this picture needs scipy: pip install 'lased-dispatcher[theory]' ({error})") from error
     except LookupError as error:
         raise PlotError(f"the experiment's [drawing] does not fit its axes: {error}") from error
     figure.suptitle(spec.title, fontsize=12)
-    figure.savefig(path, dpi=150)
+    plot.save(figure, path)
 
 
-def over_arrivals(axes: Axes) -> None:
+def arrivals_axis(axes: Axes) -> None:
+    """Label the horizontal axis with arrivals: 1k, 1M and so on."""
     from matplotlib.ticker import EngFormatter
 
     axes.set_xlabel("arrivals")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-def plain(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
-
-
 def curves(spec: Spec, results: Results, figure: Figure) -> None:
-    """Regret over arrivals, a panel for each load; below, the mean number in system beside SED's and the optimum."""
+    """Draw the regret by arrivals, with a panel for each load.
+
+    Below each panel is the mean number in system, with that of SED and the optimum.
+    """
     panels, lines = spec.drawing.get("panels"), spec.drawing["lines"]
     names = results.axis(panels) if panels else [""]
     wedge = spec.drawing.get("wedge")
     columns = len(names) + bool(wedge)
     figure.set_size_inches(3.9 * max(columns, 2), 6.4)
     grid = figure.subplots(2, columns, squeeze=False, height_ratios=(3, 2))
-    for name, upper, under in zip(names, grid[0], grid[1], strict=False):
-        here = results.where(**({panels: name} if panels else {}))
-        _regret(upper, here, lines)
+    for name, upper, lower in zip(names, grid[0], grid[1], strict=False):
+        cells = results.where(**({panels: name} if panels else {}))
+        _regret(upper, cells, lines)
         upper.set_title(f"{panels} {name}" if panels else "", fontsize=10)
-        _in_system(under, here, lines)
+        _in_system(lower, cells, lines)
     grid[0][0].set_ylabel("wrong decisions so far")
     grid[1][0].set_ylabel("mean number in system")
     if wedge:
@@ -72,31 +71,36 @@ def curves(spec: Spec, results: Results, figure: Figure) -> None:
         grid[1][-1].set_axis_off()
 
 
-def _regret(axes: Axes, here: Sequence[Measured], lines: str) -> None:
+def _regret(axes: Axes, cells: Sequence[Measured], lines: str) -> None:
     final = []
-    for one, colour, style in zip(here, cycle(COLOURS), cycle(LINES), strict=False):
-        mean, half = interval(one["curve"])
-        axes.plot(one.arrivals, mean, color=colour, linestyle=style, label=one.cell.labels[lines])
-        axes.fill_between(one.arrivals, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
-        final.append(float(mean[-1]))
-    if min(final) > 0 and max(final) > DECADES * min(final):
+    for cell, colour, style in zip(cells, cycle(COLOURS), cycle(LINE_STYLES), strict=False):
+        final.append(_band(axes, cell, cell["curve"], colour, style, lines))
+    if min(final) > 0 and max(final) > LOG_FROM_RATIO * min(final):
         axes.set_yscale("log")
     else:
         axes.set_ylim(bottom=0)
-    over_arrivals(axes)
-    if here[0].cell.scenario.log:
+    arrivals_axis(axes)
+    if cells[0].cell.scenario.log:
         axes.set_xscale("log")
     axes.legend(fontsize=8)
     plain(axes)
 
 
-def _in_system(axes: Axes, here: Sequence[Measured], lines: str) -> None:
-    for x, (one, colour) in enumerate(zip(here, cycle(COLOURS), strict=False)):
-        mean, half = interval(one["mean_in_system"])
+def _band(axes: Axes, cell: Measured, values: Floats, colour: str, style: str, lines: str) -> float:
+    """Draw the mean of the values by arrivals with its 95 % band, and return the last mean."""
+    mean, half = interval(values)
+    axes.plot(cell.arrivals, mean, color=colour, linestyle=style, label=cell.cell.labels[lines])
+    axes.fill_between(cell.arrivals, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
+    return float(mean[-1])
+
+
+def _in_system(axes: Axes, cells: Sequence[Measured], lines: str) -> None:
+    for x, (cell, colour) in enumerate(zip(cells, cycle(COLOURS), strict=False)):
+        mean, half = interval(cell["mean_in_system"])
         axes.errorbar(x, mean, half, fmt="o", color=colour, capsize=3)
-    axes.set_xticks(range(len(here)), [one.cell.labels[lines] for one in here])
-    axes.set_xlim(-0.6, len(here) - 0.4)
-    levels = _levels(here[0])
+    axes.set_xticks(range(len(cells)), [cell.cell.labels[lines] for cell in cells])
+    axes.set_xlim(-0.6, len(cells) - 0.4)
+    levels = _levels(cells[0])
     for level, style, name in levels:
         axes.axhline(level, color="black", linewidth=0.9, linestyle=style, label=name)
     if levels:
@@ -104,9 +108,12 @@ def _in_system(axes: Axes, here: Sequence[Measured], lines: str) -> None:
     plain(axes)
 
 
-def _levels(one: Measured) -> list[tuple[float, str, str]]:
-    """The exact mean number in system of SED, and the least possible, where they can be calculated."""
-    scenario = one.cell.scenario
+def _levels(cell: Measured) -> list[tuple[float, str, str]]:
+    """Return the exact mean number in system of SED and of the optimum, with line style and label.
+
+    The list is empty if they cannot be calculated.
+    """
+    scenario = cell.cell.scenario
     if len(scenario.mu) > 2 or scenario.service != "exp" or scenario.process != "poisson" or any(scenario.profiles):
         return []
     try:
@@ -120,7 +127,7 @@ def _levels(one: Measured) -> list[tuple[float, str, str]]:
 
 
 def _wedge(axes: Axes, mu: Sequence[float], guess: Sequence[float], side: int = 60) -> None:
-    """The states in which SED on the guesses and SED on the true rates disagree."""
+    """Draw the states in which SED with the guesses and SED with the true rates choose different pools."""
     q = np.arange(side)
     first, second = np.meshgrid(q + 1, q + 1, indexing="ij")
     differ = (first * guess[1] <= second * guess[0]) != (first * mu[1] <= second * mu[0])
@@ -131,12 +138,15 @@ def _wedge(axes: Axes, mu: Sequence[float], guess: Sequence[float], side: int = 
     axes.set_ylim(-0.5, side - 0.5)
     axes.set_xlabel("q₁")
     axes.set_ylabel("q₂")
-    axes.set_title("where they disagree", fontsize=10)
+    axes.set_title("states with different choices", fontsize=10)
     axes.legend(fontsize=8, loc="lower right")
 
 
 def heat(spec: Spec, results: Results, figure: Figure) -> None:
-    """Maps of mean differences in regret, on a symmetric logarithmic scale around zero; a row for each difference."""
+    """Draw maps of mean differences in regret, with a row of maps for each difference.
+
+    The colour scale is logarithmic in both directions from zero.
+    """
     from matplotlib.colors import SymLogNorm
 
     differences = spec.drawing["differences"]
@@ -164,7 +174,7 @@ def heat(spec: Spec, results: Results, figure: Figure) -> None:
 
 
 def dots(spec: Spec, results: Results, figure: Figure) -> None:
-    """One metric of every cell with its 95 % interval; a panel for each entry of `panels`, three abreast."""
+    """Draw one metric of every cell with its 95 % interval, with a panel for each entry of the axis `panels`."""
     panels, metric = spec.drawing["panels"], spec.drawing["metric"]
     names = results.axis(panels)
     columns = min(3, len(names))
@@ -175,14 +185,14 @@ def dots(spec: Spec, results: Results, figure: Figure) -> None:
     for axes in grid.flat[len(names) :]:
         axes.set_axis_off()
     for name, axes in zip(names, grid.flat, strict=False):
-        here = results.where(**{panels: name})
-        labels = [" ".join(label for axis, label in one.cell.labels.items() if axis != panels) for one in here]
-        for y, one in enumerate(here):
+        cells = results.where(**{panels: name})
+        labels = [" ".join(label for axis, label in cell.cell.labels.items() if axis != panels) for cell in cells]
+        for y, cell in enumerate(cells):
             if metric == "above_optimum":
-                mean, half = (100 * value for value in above_optimum(one, results))
-                half *= student(len(one.seeds)) if len(one.seeds) > 1 else 0
+                mean, half = (100 * value for value in above_optimum(cell, results))
+                half *= student(len(cell.seeds)) if len(cell.seeds) > 1 else 0
             else:
-                mean, half = (float(value) for value in interval(one[metric]))
+                mean, half = (float(value) for value in interval(cell[metric]))
             axes.errorbar(mean, y, xerr=half, fmt="o", color=COLOURS[0], capsize=2, markersize=4)
         axes.set_yticks(range(len(labels)), labels)
         axes.set_ylim(len(labels) - 0.5, -0.5)
@@ -196,27 +206,29 @@ def dots(spec: Spec, results: Results, figure: Figure) -> None:
 
 
 def shares(spec: Spec, results: Results, figure: Figure) -> None:
-    """The share of one pool over time, a panel for each entry of `panels`, beside what SED with true rates gives it."""
+    """Draw the share of one pool over time, with a panel for each entry of the axis `panels`.
+
+    Horizontal lines show the share that SED with the true rates gives the pool, before and after the change.
+    """
     from loadgen.sim import theory
 
-    panels, lines, back = spec.drawing["panels"], spec.drawing["lines"], spec.drawing["recovery"]
-    pool = back["pool"]
+    panels, lines, change = spec.drawing["panels"], spec.drawing["lines"], spec.drawing["recovery"]
+    pool = change["pool"]
     names = results.axis(panels)
     figure.set_size_inches(4.2 * len(names), 3.8)
     grid = figure.subplots(1, len(names), squeeze=False, sharey=True)
     for name, axes in zip(names, grid[0], strict=True):
-        for one, colour, style in zip(results.where(**{panels: name}), cycle(COLOURS), cycle(LINES), strict=False):
-            mean, half = interval(windowed_share(one, pool))
-            axes.plot(one.arrivals, mean, color=colour, linestyle=style, label=one.cell.labels[lines])
-            axes.fill_between(one.arrivals, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
+        cells = results.where(**{panels: name})
+        for cell, colour, style in zip(cells, cycle(COLOURS), cycle(LINE_STYLES), strict=False):
+            _band(axes, cell, windowed_share(cell, pool), colour, style, lines)
         scenario = results.cells[0].cell.scenario
-        for rates, style in ((scenario.mu, ":"), (back["rates"], "-")):
+        for rates, style in ((scenario.mu, ":"), (change["rates"], "-")):
             system = theory.System(scenario.lam, tuple(rates))
             level = theory.chain(system, theory.sed(system)).shares[pool - 1]
-            told = ", ".join(f"{rate:g}" for rate in rates)
-            axes.axhline(level, color="black", linewidth=0.8, linestyle=style, label=f"SED, rates {told}")
+            text = ", ".join(f"{rate:g}" for rate in rates)
+            axes.axhline(level, color="black", linewidth=0.8, linestyle=style, label=f"SED, rates {text}")
         axes.set_title(name, fontsize=10)
-        over_arrivals(axes)
+        arrivals_axis(axes)
         plain(axes)
     grid[0][0].set_ylabel(f"share of pool {pool}")
     grid[0][-1].legend(fontsize=8)

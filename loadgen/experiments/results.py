@@ -1,8 +1,4 @@
-"""What an experiment measured: a cell's replications as arrays, kept on disk as soon as the cell is done.
-
-`cells.jsonl` has a line for each finished cell, under a fingerprint of all that determines it; a run that finds a line
-with its fingerprint does not run the cell again. A last line that was cut off is ignored.
-"""
+"""Holds what an experiment measured: the replications of each cell as arrays, and their intervals."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ import importlib.util
 import inspect
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import NormalDist
@@ -34,8 +30,11 @@ METRICS = ("regret", "mean_in_system", "mean_response", "episodes", "explored_ep
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One cell. seeds: of the replications, in order; each value has their number as its first dimension:
-    METRICS (r,), curve (r, points), joined (r, points, n), shares and estimates (r, n)."""
+    """The replications of one cell.
+
+    seeds: one for each of the r replications, in order.
+    values: arrays by name: METRICS (r,), curve (r, points), joined (r, points, pools), shares and estimates (r, pools).
+    """
 
     cell: Cell
     seeds: tuple[int, ...]
@@ -43,6 +42,7 @@ class Measured:
 
     @classmethod
     def of(cls, cell: Cell, results: Sequence[Result]) -> Measured:
+        """Collect the results of all replications."""
         ordered = sorted(results, key=lambda result: result.seed)
         names = {
             **{name: name for name in METRICS},
@@ -54,6 +54,17 @@ class Measured:
         values = {name: np.array([getattr(r, field) for r in ordered], dtype=float) for name, field in names.items()}
         return cls(cell, tuple(result.seed for result in ordered), values)
 
+    @classmethod
+    def from_json(cls, cell: Cell, entry: Mapping[str, Any]) -> Measured:
+        """Restore what `as_json` returned."""
+        values = {name: np.array(column, dtype=float) for name, column in entry["values"].items()}
+        return cls(cell, tuple(entry["seeds"]), values)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return an object that JSON can represent."""
+        values = {name: column.tolist() for name, column in self.values.items()}
+        return {"labels": self.cell.labels, "seeds": self.seeds, "values": values}
+
     def __getitem__(self, name: str) -> Floats:
         if name not in self.values:
             raise ConfigError(f"there is no metric {name!r}; known: {', '.join(self.values)}")
@@ -61,40 +72,43 @@ class Measured:
 
     @property
     def arrivals(self) -> Floats:
-        """After how many arrivals the points of the curve are; shape (points,)."""
+        """The number of arrivals at each point of the curve, shape (points,)."""
         return np.array(self.cell.scenario.marks, dtype=float)
 
     @property
     def half(self) -> int:
-        """Which point of the curve is at half of the arrivals."""
+        """The index of the curve's point at half of the arrivals."""
         return int(np.searchsorted(self.arrivals, self.cell.scenario.arrivals / 2))
 
 
 class Results:
-    """All cells of an experiment, found by their labels."""
+    """All cells of an experiment, which can be selected by their labels."""
 
     def __init__(self, measured: Sequence[Measured]) -> None:
         self.cells = list(measured)
-        self._by_labels = {tuple(sorted(one.cell.labels.items())): one for one in measured}
+        self._by_labels = {tuple(sorted(cell.cell.labels.items())): cell for cell in measured}
 
     def axis(self, name: str) -> list[str]:
-        """The labels along an axis, in order."""
-        return list(dict.fromkeys(one.cell.labels[name] for one in self.cells))
+        """Return the labels along an axis, in order."""
+        return list(dict.fromkeys(measured.cell.labels[name] for measured in self.cells))
 
     def get(self, **labels: str) -> Measured:
-        """The cell with exactly these labels. Raises LookupError."""
-        found = self._by_labels.get(tuple(sorted(labels.items())))
-        if found is None:
+        """Return the cell with exactly these labels. Raises LookupError."""
+        measured = self._by_labels.get(tuple(sorted(labels.items())))
+        if measured is None:
             raise LookupError(f"there is no cell {labels}")
-        return found
+        return measured
 
     def where(self, **labels: str) -> list[Measured]:
-        """All cells with these labels."""
-        return [one for one in self.cells if labels.items() <= one.cell.labels.items()]
+        """Return all cells that have these labels, and any labels on other axes."""
+        return [measured for measured in self.cells if labels.items() <= measured.cell.labels.items()]
 
 
 def student(n: int, level: float = 0.95) -> float:
-    """The two-sided quantile of Student's t for n ≥ 2 values: exact for 2 and 3, else Abramowitz and Stegun, 26.7.5.
+    """Return the two-sided quantile of Student's t distribution.
+
+    n: how many values there are, at least 2. level: the probability inside.
+    The quantile is exact for 2 and 3 values. Source of the rest: Abramowitz and Stegun, 26.7.5.
 
     >>> [round(student(n), 2) for n in (2, 3, 5, 20)]
     [12.71, 4.3, 2.77, 2.09]
@@ -113,13 +127,19 @@ def student(n: int, level: float = 0.95) -> float:
 
 
 def interval(values: Floats) -> tuple[Any, Any]:
-    """Mean over the first dimension, and the half width of its 95 % interval; 0 where there is one replication."""
+    """Return the mean over the first dimension and the half width of its 95 % interval.
+
+    The half width of a single replication is 0.
+    """
     mean, error = mean_and_se(values)
     return mean, error * student(len(values)) if len(values) > 1 else error
 
 
-def fingerprint(cell: Cell, seeds: Sequence[int], backend: str, rate: float | None = None) -> str:
-    """Equal for equal work by equal code. rate: of a live run."""
+def mark_of(cell: Cell, seeds: Sequence[int], backend: str, rate: float | None = None) -> str:
+    """Return the cell's mark in a checkpoint, which is equal for equal work by equal code.
+
+    backend: sim or live. rate: requests a second of a live run.
+    """
     work = asdict(cell.scenario) | {"seeds": [seeds[0], len(seeds)], "backend": backend, "rate": rate}
     code = _source_of(cell.scenario.policy), sources()
     return hashlib.sha256(json.dumps([work, code], sort_keys=True).encode()).hexdigest()[:16]
@@ -127,75 +147,36 @@ def fingerprint(cell: Cell, seeds: Sequence[int], backend: str, rate: float | No
 
 @functools.cache
 def _source_of(policy: str) -> str:
-    """A digest of the file in which a policy is written, which may be anybody's."""
+    """Return a digest of the file that defines a policy; the file may be outside of this package."""
     file = inspect.getsourcefile(inspect.unwrap(registry.factory(policy)))
     return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
 
 
 @functools.cache
 def sources() -> str:
-    """A digest of what can change a result: the packages whose code runs in one."""
-    found = hashlib.sha256()
+    """Return a digest of all packages whose code can change a result."""
+    digest = hashlib.sha256()
     for package in ("dispatcher", "workers", "loadgen.sim"):
-        there = importlib.util.find_spec(package)
-        for folder in (there and there.submodule_search_locations) or []:
+        spec = importlib.util.find_spec(package)
+        for folder in (spec and spec.submodule_search_locations) or []:
             for path in sorted(Path(folder).rglob("*.py")):
-                found.update(path.read_bytes())
-    return found.hexdigest()
-
-
-class Store:
-    """Finished cells in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "cells.jsonl"
-        self._found: dict[str, dict[str, Any]] = {}
-        text = self.path.read_text(encoding="utf-8", errors="replace") if self.path.is_file() else ""
-        self._torn = bool(text) and not text.endswith("\n")
-        for line in text.splitlines():
-            try:
-                entry = json.loads(line)
-                self._found[entry["fingerprint"]] = entry
-            except (ValueError, KeyError, TypeError):
-                continue  # cut off as it was written; the cell is run again
-
-    def find(self, cell: Cell, mark: str) -> Measured | None:
-        entry = self._found.get(mark)
-        if entry is None:
-            return None
-        values = {name: np.array(column, dtype=float) for name, column in entry["values"].items()}
-        return Measured(cell, tuple(entry["seeds"]), values)
-
-    def add(self, mark: str, measured: Measured) -> None:
-        entry = {
-            "fingerprint": mark,
-            "labels": measured.cell.labels,
-            "seeds": measured.seeds,
-            "values": {name: column.tolist() for name, column in measured.values.items()},
-        }
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write("\n" * self._torn + json.dumps(entry) + "\n")
-        self._torn = False
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def write_rows(results: Results, path: Path) -> None:
-    """A row for each replication of each cell, CSV."""
+    """Write a CSV file with a row for each replication of each cell."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         axes = list(results.cells[0].cell.labels) if results.cells else []
         writer.writerow([*axes, "lam", "mu", "guess", "arrivals", "seed", *METRICS, "shares", "estimates"])
-        for one in results.cells:
-            scenario = one.cell.scenario
-            fixed = [
-                *one.cell.labels.values(),
-                scenario.lam,
-                _spaced(scenario.mu),
-                _spaced(scenario.guess),
-                scenario.arrivals,
-            ]
-            for r, seed in enumerate(one.seeds):
-                vectors = (_spaced(one[name][r]) for name in ("shares", "estimates"))
-                writer.writerow([*fixed, seed, *(one[name][r] for name in METRICS), *vectors])
+        for measured in results.cells:
+            scenario = measured.cell.scenario
+            rates = scenario.lam, _spaced(scenario.mu), _spaced(scenario.guess)
+            fixed = [*measured.cell.labels.values(), *rates, scenario.arrivals]
+            for r, seed in enumerate(measured.seeds):
+                vectors = (_spaced(measured[name][r]) for name in ("shares", "estimates"))
+                writer.writerow([*fixed, seed, *(measured[name][r] for name in METRICS), *vectors])
 
 
 def _spaced(values: Sequence[float] | Floats) -> str:

@@ -1,16 +1,16 @@
-"""An experiment as a TOML file: what is simulated, along which axes, in which sizes, and what it must show.
+"""Reads an experiment from a TOML file: scenario, axes, sizes and claims.
 
-`scenario` holds what all cells share, in the names of `sim.model.Scenario`, or `rho` for the load instead of `lam`.
-`axes` span the grid: a cell is one entry of each. An entry is a value of the axis's own name, or a table of several
-names with a `label`. `sizes` say how much; each may narrow axes (`only`) and has a `live` form. `claims` name checks
-of `claims.py`.
+`scenario` holds what all cells share, under the names of `sim.model.Scenario`; `rho`, the load, may replace `lam`.
+`axes` span a grid, in which a cell has one entry of each axis. An entry is a value for the axis's own name, or a table
+of several names with a `label`. A size may restrict axes (`only`) and may have a `live` form. `claims` name checks of
+`claims.py`.
 """
 
 from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -27,11 +27,13 @@ FOLDER = resources.files("loadgen.experiments")
 PAPER, BEYOND = "paper", "beyond"
 
 
-class _Strict(BaseModel):
+class _Table(BaseModel):
+    """A table of the file. An unknown key is an error."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Live(_Strict):
+class Live(_Table):
     """The size of a run on real processes. rate: requests a second, to which all rates are scaled."""
 
     arrivals: int = Field(ge=1)
@@ -40,8 +42,11 @@ class Live(_Strict):
     only: dict[str, list[str]] = {}
 
 
-class Size(_Strict):
-    """arrivals and reps of every cell; warmup: arrivals left out of the queue averages; only: labels by axis."""
+class Size(_Table):
+    """One size of the experiment.
+
+    arrivals, reps: of every cell. warmup: arrivals that the queue averages leave out. only: labels by axis.
+    """
 
     arrivals: int = Field(ge=1)
     reps: int = Field(ge=1)
@@ -50,9 +55,13 @@ class Size(_Strict):
     live: Live | None = None
 
 
-class Claim(_Strict):
-    """says: the sentence; check: a function of `claims.py`; given: its arguments; live: judged on a live run too, which
-    is short and has few replications; full_only: only in full size."""
+class Claim(_Table):
+    """A statement that the results must support.
+
+    says: the statement. check: a function of `claims.py`. given: its arguments.
+    live: whether a live run is judged, too; it is short and has few replications.
+    full_only: whether only the full size is judged.
+    """
 
     says: str
     check: str
@@ -61,8 +70,8 @@ class Claim(_Strict):
     full_only: bool = False
 
 
-class Spec(_Strict):
-    """One experiment. picture: a function of `pictures.py`, with its arguments in `drawing`."""
+class Spec(_Table):
+    """One experiment. picture: a function of `pictures.py`. drawing: its arguments. points, log: as in `Scenario`."""
 
     title: str
     source: str
@@ -79,7 +88,7 @@ class Spec(_Strict):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A point of the grid: its label on every axis, and what is simulated there."""
+    """A point of the grid. labels: by axis. scenario: what is simulated at this point."""
 
     labels: dict[str, str]
     scenario: Scenario
@@ -90,7 +99,7 @@ class Cell:
 
 
 def known() -> list[str]:
-    """The names of the experiments that come with the package, the paper's first."""
+    """Return the names of the experiments that come with the package, the paper's first."""
     return [
         path.name.removesuffix(".toml")
         for folder in (PAPER, BEYOND)
@@ -100,7 +109,10 @@ def known() -> list[str]:
 
 
 def load(name: str) -> Spec:
-    """The experiment of this name, or in this file. Raises ConfigError that names the file and the key."""
+    """Read an experiment. name: of a known experiment, or of a file that ends in .toml.
+
+    Raises ConfigError, which names the file and the key.
+    """
     try:
         if name.endswith(".toml"):
             text, name = Path(name).read_text(encoding="utf-8"), Path(name).stem
@@ -121,38 +133,28 @@ def load(name: str) -> Spec:
         raise ConfigError(f"{name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
-def cells(spec: Spec, size: Size, live: bool = False) -> Iterator[Cell]:
-    """The grid in the order of its axes, the last one fastest. Raises ConfigError at what cannot be simulated."""
-    only, how_much = (
-        dict(size.only),
-        {"arrivals": size.arrivals, "warmup": size.warmup, "points": spec.points, "log": spec.log},
-    )
+def grid(spec: Spec, size: Size, live: bool = False) -> Iterator[Cell]:
+    """Yield the cells in the order of the axes, the last axis fastest.
+
+    live: whether the size's live form is used. Raises ConfigError for a cell that cannot be simulated.
+    """
+    only, amount = dict(size.only), {"arrivals": size.arrivals, "warmup": size.warmup}
     if live:
         if size.live is None:
             raise ConfigError(f"{spec.name}: this size has no live form")
         only |= size.live.only
-        how_much |= {"arrivals": size.live.arrivals, "warmup": size.warmup * size.live.arrivals // size.arrivals}
-    if unknown := set(only) - set(spec.axes):
-        raise ConfigError(f"{spec.name}: only: there is no axis {', '.join(sorted(unknown))}")
-    axes: dict[str, list[tuple[str, Any]]] = {}
-    for axis, entries in spec.axes.items():
-        labelled = [(label_of(entry), entry) for entry in entries]
-        if len({label for label, _ in labelled}) < len(entries) or not entries:
-            raise ConfigError(f"{spec.name}: axes.{axis}: entries must be there, and their labels must differ")
-        wanted = only.get(axis, [label for label, _ in labelled])
-        if missing := set(wanted) - {label for label, _ in labelled}:
-            raise ConfigError(f"{spec.name}: only.{axis}: no entry is labelled {', '.join(sorted(missing))}")
-        axes[axis] = [(label, entry) for label, entry in labelled if label in wanted]
+        amount = {"arrivals": size.live.arrivals, "warmup": size.warmup * size.live.arrivals // size.arrivals}
+    axes = _selected(spec, only)
     for point in itertools.product(*axes.values()):
         labels = {axis: label for axis, (label, _) in zip(axes, point, strict=True)}
-        given = dict(spec.scenario)
+        fields = dict(spec.scenario)
         for axis, (_, entry) in zip(axes, point, strict=True):
-            fields = dict(entry) if isinstance(entry, dict) else {axis: entry}
-            fields.pop("label", None)
-            given["options"] = given.get("options", {}) | fields.pop("options", {})
-            given |= fields
+            own = dict(entry) if isinstance(entry, dict) else {axis: entry}
+            own.pop("label", None)
+            fields["options"] = fields.get("options", {}) | own.pop("options", {})
+            fields |= own
         try:
-            scenario = _scenario(given | how_much)
+            scenario = _scenario(fields | amount | {"points": spec.points, "log": spec.log})
             registry.create(scenario.policy, Random(0), scenario.policy_options)
         except KeyError as error:
             raise ConfigError(f"{spec.name}: cell {labels}: {error} is missing") from error
@@ -161,8 +163,25 @@ def cells(spec: Spec, size: Size, live: bool = False) -> Iterator[Cell]:
         yield Cell(labels, scenario)
 
 
+def _selected(spec: Spec, only: Mapping[str, Sequence[str]]) -> dict[str, list[tuple[str, Any]]]:
+    """Return the entries of each axis with their labels, restricted to the labels in `only`. Raises ConfigError."""
+    if unknown := set(only) - set(spec.axes):
+        raise ConfigError(f"{spec.name}: only: there is no axis {', '.join(sorted(unknown))}")
+    axes = {}
+    for axis, entries in spec.axes.items():
+        labelled = [(label_of(entry), entry) for entry in entries]
+        labels = {label for label, _ in labelled}
+        if len(labels) < len(entries) or not entries:
+            raise ConfigError(f"{spec.name}: axes.{axis}: there must be entries, and their labels must differ")
+        selected = only.get(axis, labels)
+        if missing := set(selected) - labels:
+            raise ConfigError(f"{spec.name}: only.{axis}: no entry is labelled {', '.join(sorted(missing))}")
+        axes[axis] = [(label, entry) for label, entry in labelled if label in selected]
+    return axes
+
+
 def label_of(entry: Any) -> str:
-    """How an entry of an axis is called."""
+    """Return the label of an axis's entry."""
     if isinstance(entry, dict):
         return str(entry.get("label") or " ".join(label_of(value) for value in entry.values()))
     if isinstance(entry, list):
@@ -170,14 +189,15 @@ def label_of(entry: Any) -> str:
     return f"{entry:g}" if isinstance(entry, float) else str(entry)
 
 
-def _scenario(given: dict[str, Any]) -> Scenario:
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-    mu = given["mu"]
-    servers = given.get("servers") or (1,) * len(mu)
-    rho = given.pop("rho", None)
-    if rho is not None and "lam" in given:
+def _scenario(fields: dict[str, Any]) -> Scenario:
+    """Return the scenario of a cell; `rho` is replaced by `lam`. Raises what `grid` translates to ConfigError."""
+    fields = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+    mu = fields["mu"]
+    servers = fields.get("servers") or (1,) * len(mu)
+    rho = fields.pop("rho", None)
+    if rho is not None and "lam" in fields:
         raise ConfigError("give lam or rho, not both")
     if rho is not None:
-        given["lam"] = rho * sum(rate * c for rate, c in zip(mu, servers, strict=True))
-    given.setdefault("guess", mu)
-    return Scenario(**given)
+        fields["lam"] = rho * sum(rate * c for rate, c in zip(mu, servers, strict=True))
+    fields.setdefault("guess", mu)
+    return Scenario(**fields)

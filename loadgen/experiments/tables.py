@@ -1,4 +1,4 @@
-"""Results as tables for people."""
+"""Shows the results of experiments as tables in a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loadgen.experiments.spec import Spec
 
 
 def with_error(mean: float, half: float) -> str:
-    """The mean and its half width, as precise as that is.
+    """Return a mean and its half width as text, with as many digits as the half width justifies.
 
     >>> with_error(12.3456, 0.098)
     '12.346 ± 0.098'
@@ -28,36 +28,35 @@ def with_error(mean: float, half: float) -> str:
 
 
 def table(spec: Spec, results: Results) -> Table | Group:
-    """One row a cell; for heat maps the differences as grids."""
+    """Return a table with a row for each cell; for heat maps, grids of differences."""
     return grids(spec, results) if spec.picture == "heat" else rows(spec, results)
 
 
 def rows(spec: Spec, results: Results) -> Table:
-    """The means of every cell with their 95 % intervals."""
-    made = Table(title=spec.title, title_justify="left")
-    axes = list(results.cells[0].cell.labels)
-    for axis in axes:
-        made.add_column(axis)
-    back = spec.drawing.get("recovery")
-    shown = ("regret", "in 2nd half", "in system", "response", "share of the last")
-    for column in (*shown, *(["right again after"] if back else [])):
-        made.add_column(column, justify="right")
-    for one in results.cells:
-        curve = one["curve"]
-        late = curve[:, -1] - curve[:, one.half]
-        columns = (one["regret"], late, one["mean_in_system"], one["mean_response"], one["shares"][:, -1])
-        cells = [with_error(*map(float, interval(values))) for values in columns]
-        if back:
-            took = recovery(one, **back)
-            cells.append("never" if took == math.inf else f"{took:,.0f} arrivals")
-        made.add_row(*one.cell.labels.values(), *cells)
-    return made
+    """Return a table of every cell's means with their 95 % intervals."""
+    table = Table(title=spec.title, title_justify="left")
+    for axis in results.cells[0].cell.labels:
+        table.add_column(axis)
+    change = spec.drawing.get("recovery")
+    columns = ("regret", "in 2nd half", "in system", "response", "share of the last")
+    for column in (*columns, *(["right again after"] if change else [])):
+        table.add_column(column, justify="right")
+    for cell in results.cells:
+        curve = cell["curve"]
+        late = curve[:, -1] - curve[:, cell.half]
+        values = (cell["regret"], late, cell["mean_in_system"], cell["mean_response"], cell["shares"][:, -1])
+        texts = [with_error(*map(float, interval(value))) for value in values]
+        if change:
+            arrivals = recovery(cell, **change)
+            texts.append("never" if arrivals == math.inf else f"{arrivals:,.0f} arrivals")
+        table.add_row(*cell.cell.labels.values(), *texts)
+    return table
 
 
 def grids(spec: Spec, results: Results) -> Group:
-    """A grid of mean differences for each map."""
+    """Return a grid of mean differences for each map."""
     down, across = spec.drawing["down"], spec.drawing["across"]
-    made = []
+    tables = []
     for part in spec.drawing["differences"]:
         for name in results.axis(spec.drawing["maps"]):
             grid = Table(title=f"regret of {part['first']} − {part['second']}, {name}", title_justify="left")
@@ -66,12 +65,12 @@ def grids(spec: Spec, results: Results) -> Group:
             values = difference_map(results, spec.drawing, name, part)
             for label, row in zip(results.axis(down), values, strict=True):
                 grid.add_row(label, *(f"{value:+.0f}" for value in row))
-            made.append(grid)
-    return Group(*made)
+            tables.append(grid)
+    return Group(*tables)
 
 
 def verdict_lines(verdicts: Sequence[Verdict]) -> Text:
-    """A line a claim."""
+    """Return a line for each claim, with its verdict and the numbers behind it."""
     text = Text()
     marks: dict[bool | None, Any] = {
         True: ("shown    ", "green"),

@@ -1,4 +1,4 @@
-"""The table of `loadgen theory`: rules beside each other and beside the optimum, by `sim.theory`."""
+"""Computes the report of `loadgen theory all | chain | exponent | optimum`: exact values of routing rules."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from dispatcher.errors import ConfigError
 from loadgen.sim import theory
 from workers.curves import parse_curve
 
-WHAT = ("all", "chain", "exponent", "optimum")
-MOST_LOST = 1e-6  # of the requests, at the edge of the truncation
+MODES = {
+    "all": "Fixed rules, SED with rates to a power, and the optimum.",
+    "chain": "Fixed rules: SED, SED with guesses, JSQ; and `curve` for throughput curves.",
+    "exponent": "SED's score with rates to a power, and the optimum.",
+    "optimum": "The optimum alone.",
+}
+MAX_LOST_SHARE = 1e-6  # of the requests; more shows that too few states are calculated
 EXPONENTS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
@@ -26,15 +31,16 @@ def report(
     curves: Sequence[str] = (),
     ties: str = "first",
 ) -> dict[str, Any]:
-    """What `theory --json` prints. Raises ConfigError for what cannot be solved.
+    """Return what `theory --json` prints.
 
-    curves: the pools as `parse_curve` reads them, in the place of mu and servers. ties: one of `theory.TIES`, for all
-    rules but the optimum.
+    what: one of MODES.
+    lam: requests a second. mu: services a second and server, by pool. servers: by pool; empty for one each.
+    guess: estimates by pool, for SED that uses them; empty to leave that rule out.
+    side: states of a pool that are calculated; 0 for as many as needed.
+    curves: the pools as `parse_curve` reads them, instead of mu and servers.
+    ties: one of `theory.TIES`, for all rules but the optimum.
+    Raises ConfigError for a system that cannot be solved.
     """
-    if what not in WHAT:
-        raise ConfigError(
-            f"WHAT must be one of {', '.join(WHAT)}, hamacher, whittle_finite, whittle_blocking, not {what!r}"
-        )
     if ties not in theory.TIES:
         raise ConfigError(f"--ties must be one of {', '.join(theory.TIES)}, not {ties!r}")
     pools = len(curves or mu)
@@ -62,10 +68,10 @@ def report(
     best = theory.optimum(system) if what != "chain" else None
     if best:
         solved["optimum"] = _solved(system, "the optimum", best.routing)
-    given = {"curves": list(curves)} if curves else {"mu": list(mu), "servers": list(servers or (1,) * pools)}
+    described = {"curves": list(curves)} if curves else {"mu": list(mu), "servers": list(servers or (1,) * pools)}
     return {
         "lam": lam,
-        **given,
+        **described,
         "rho": system.rho,
         "side": system.side,
         "optimum": best and {"mean_in_system": best.mean_in_system, "gap": best.gap, "iterations": best.iterations},
@@ -74,9 +80,9 @@ def report(
 
 
 def _solved(system: theory.System, name: str, routing: theory.Routing) -> theory.Steady:
-    """The stationary law, if the truncation does not show in it. Raises ConfigError."""
+    """Return the stationary law. Raises ConfigError if the truncation of the states affects it."""
     steady = theory.chain(system, routing)
-    if not steady.edge <= MOST_LOST:
+    if not steady.edge <= MAX_LOST_SHARE:
         raise ConfigError(
             f"the load is too high for exact values: with {system.side} states a pool {name} would lose "
             f"{steady.edge:.0e} of the requests; raise --side (at most {theory.MAX_STATES[len(system.mu)]}) or simulate"
@@ -96,20 +102,23 @@ def _row(name: str, steady: theory.Steady, best: theory.Optimum | None) -> dict[
     }
 
 
-def table(found: dict[str, Any]) -> Table:
-    """For people: L mean number in system, W mean response, regret and lost requests per arrival."""
-    if "curves" in found:
-        pools = " and ".join(found["curves"])
+def table(report: dict[str, Any]) -> Table:
+    """Return the report as a table with a row for each rule.
+
+    L is the mean number in system, W the mean response. Regret and lost requests are per arrival.
+    """
+    if "curves" in report:
+        pools = " and ".join(report["curves"])
     else:
-        mu = ", ".join(f"{rate:g}" for rate in found["mu"])
-        pools = f"μ = ({mu}), servers ({', '.join(map(str, found['servers']))})"
-    title = f"λ = {found['lam']:g}, {pools}, load {found['rho']:.3g}; {found['side']} states a pool"
-    made = Table(title=title, title_justify="left")
+        mu = ", ".join(f"{rate:g}" for rate in report["mu"])
+        pools = f"μ = ({mu}), servers ({', '.join(map(str, report['servers']))})"
+    title = f"λ = {report['lam']:g}, {pools}, load {report['rho']:.3g}; {report['side']} states a pool"
+    table = Table(title=title, title_justify="left")
     for column in ("rule", "L", "W", "shares, %", "regret", "L above best", "lost"):
-        made.add_column(column, justify="left" if column == "rule" else "right")
-    for row in found["rules"]:
+        table.add_column(column, justify="left" if column == "rule" else "right")
+    for row in report["rules"]:
         above = row["above_optimum"]
-        made.add_row(
+        table.add_row(
             row["rule"],
             f"{row['mean_in_system']:.6f}",
             f"{row['mean_response']:.6f}",
@@ -118,4 +127,4 @@ def table(found: dict[str, Any]) -> Table:
             "" if above is None else f"{above:+.2%}",
             f"{row['lost']:.0e}",
         )
-    return made
+    return table

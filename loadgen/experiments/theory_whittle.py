@@ -1,5 +1,4 @@
-"""The tables of `loadgen theory whittle_finite | whittle_blocking`: the index of a server by its age and last
-backlog."""
+"""Computes the reports of `loadgen theory whittle_finite` and `whittle_blocking`: tables of Whittle's index."""
 
 from __future__ import annotations
 
@@ -9,46 +8,66 @@ from typing import Any
 from rich.table import Table
 
 from dispatcher.errors import ConfigError
-from dispatcher.policies.partial_information import whittle_index as whittle
+from dispatcher.policies.partial_information import whittle_index
 from dispatcher.policies.partial_information.queue_estimate import expected_left
 
-WHAT = ("whittle_finite", "whittle_blocking")
+MAX_ENTRIES = 200_000  # of an index table
 
 
-def report(what: str, capacity: int, rate: float, beta: float, ages: int) -> dict[str, Any]:
-    """What `theory --json` prints. Raises ConfigError."""
-    if not 0 < rate < math.inf:
-        raise ConfigError(f"--rate must be positive, not {rate:g}")
-    found: dict[str, Any] = {"model": what, "capacity": capacity, "rate": rate, "beta": beta}
-    if what == "whittle_finite":
-        steps = range(1, ages + 1)
-        return found | {
-            "ages": list(steps),
-            "expected_left": [expected_left(capacity, rate * tau) for tau in steps],
-            "index": [whittle.finite(tau, capacity, rate, beta) for tau in steps],
-        }
-    if capacity * ((capacity + 7 * math.sqrt(capacity) + 18) / rate + 2) > 200_000:
-        raise ConfigError("--rate is too small for this --capacity: the table would have over 200,000 entries")
-    made = whittle.blocking(capacity, rate, beta)
-    shown = min(ages, made.indices.shape[1])
-    return found | {
-        "ages": list(range(1, shown + 1)),
-        "index": {str(q): made.indices[q - 1, :shown].tolist() for q in range(1, capacity + 1)},
-        "breakpoints": made.breakpoints.tolist(),
-        "indexable": made.is_indexable,
+def report_finite(capacity: int, rate: float, beta: float, ages: int) -> dict[str, Any]:
+    """Return what `theory whittle_finite --json` prints.
+
+    capacity: jobs that the server holds. rate: services a slot. beta: discount, 1 for the average reward.
+    ages: slots since the server was picked, the largest. Raises ConfigError.
+    """
+    _check(rate)
+    steps = range(1, ages + 1)
+    return {
+        "model": "whittle_finite",
+        "capacity": capacity,
+        "rate": rate,
+        "beta": beta,
+        "ages": list(steps),
+        "expected_left": [expected_left(capacity, rate * age) for age in steps],
+        "index": [whittle_index.finite(age, capacity, rate, beta) for age in steps],
     }
 
 
-def table(found: dict[str, Any]) -> Table:
-    """For people; a row an age."""
-    beta = "average reward" if found["beta"] == 1 else f"β = {found['beta']:g}"
-    made = Table(title=f"K = {found['capacity']}, μ = {found['rate']:g} a slot, {beta}", title_justify="left")
-    made.add_column("age", justify="right")
-    columns = {"left": found["expected_left"], "index": found["index"]} if "expected_left" in found else {
-        f"index, last seen {q}": row for q, row in found["index"].items()
-    }  # fmt: skip
+def report_blocking(capacity: int, rate: float, beta: float, ages: int) -> dict[str, Any]:
+    """Return what `theory whittle_blocking --json` prints. The arguments are those of `report_finite`."""
+    _check(rate)
+    if capacity * ((capacity + 7 * math.sqrt(capacity) + 18) / rate + 2) > MAX_ENTRIES:
+        raise ConfigError(f"--rate is too small for this --capacity: the table would have over {MAX_ENTRIES:,} entries")
+    computed = whittle_index.blocking(capacity, rate, beta)
+    shown = min(ages, computed.indices.shape[1])
+    return {
+        "model": "whittle_blocking",
+        "capacity": capacity,
+        "rate": rate,
+        "beta": beta,
+        "ages": list(range(1, shown + 1)),
+        "index": {str(q): computed.indices[q - 1, :shown].tolist() for q in range(1, capacity + 1)},
+        "breakpoints": computed.breakpoints.tolist(),
+        "indexable": computed.is_indexable,
+    }
+
+
+def _check(rate: float) -> None:
+    if not 0 < rate < math.inf:
+        raise ConfigError(f"--rate must be positive, not {rate:g}")
+
+
+def table(report: dict[str, Any]) -> Table:
+    """Return the report as a table with a row for each age."""
+    beta = "average reward" if report["beta"] == 1 else f"β = {report['beta']:g}"
+    table = Table(title=f"K = {report['capacity']}, μ = {report['rate']:g} a slot, {beta}", title_justify="left")
+    table.add_column("age", justify="right")
+    if "expected_left" in report:
+        columns = {"left": report["expected_left"], "index": report["index"]}
+    else:
+        columns = {f"index, last seen {q}": row for q, row in report["index"].items()}
     for name in columns:
-        made.add_column(name, justify="right")
-    for i, age in enumerate(found["ages"]):
-        made.add_row(str(age), *(f"{column[i]:.6f}" for column in columns.values()))
-    return made
+        table.add_column(name, justify="right")
+    for i, age in enumerate(report["ages"]):
+        table.add_row(str(age), *(f"{column[i]:.6f}" for column in columns.values()))
+    return table

@@ -1,8 +1,8 @@
-"""Many replications of many scenarios on all cores, or on the cores of others; results as they come.
+"""Runs many independent tasks on all cores, or on a Dask cluster, and yields their results as they come.
 
-The unit of work is a scenario with a few seeds. Compiled scenarios run in threads, as the kernel releases Python's
-lock; the others in processes; both on a Dask cluster if there is one. All three are `concurrent.futures` executors, so
-there is one loop. Leaving it early, by an exception or Ctrl-C, drops what has not begun and leaves the rest to itself.
+Tasks that release Python's lock run in threads, the others in processes, and all of them on a Dask cluster if one is
+given. All three are executors of `concurrent.futures`, so one loop serves them. If the caller leaves the loop early, by
+an exception or Ctrl-C, tasks that have not begun are dropped and running processes are terminated.
 """
 
 from __future__ import annotations
@@ -24,34 +24,57 @@ from concurrent.futures import (
 )
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from dispatcher.errors import ConfigError
 from loadgen.sim.compiled import Compiled, obstacle
 from loadgen.sim.model import Result, Scenario, simulate
 
-SMALL = 300_000  # arrivals of an object-driven sweep that are not worth starting processes for
-DASK_SECONDS = 10.0  # until a scheduler must have answered
-DASK_WINDOW = 2000  # units handed to a cluster ahead of its results
-UNIT = {False: 150_000, True: 4_000_000}  # arrivals of one unit of work, object-driven and compiled: about a second
+SMALL = 300_000  # arrivals of a sweep for which it is not worth starting processes
+DASK_SECONDS = 10.0  # time in which a scheduler must respond
+DASK_WINDOW = 2000  # tasks that are submitted to a cluster ahead of its results
+UNIT = {False: 150_000, True: 4_000_000}  # arrivals in a unit of about one second: object-driven, compiled
+
+TaskT = TypeVar("TaskT", bound="Task")
 
 
 class Engine(StrEnum):
-    """How scenarios are run: `object` drives the live service's own objects, `compiled` the kernel that equals them."""
+    """How scenarios are run: `object` drives the live service's own objects, `compiled` an equal, faster kernel."""
 
     AUTO = "auto"
     OBJECT = "object"
     COMPILED = "compiled"
 
 
+class Task(Protocol):
+    """A picklable piece of work.
+
+    compiled: whether it runs without Python's lock, so that threads can run several at a time.
+    cost: the work that it takes, in simulated arrivals; infinite if it is not known.
+    """
+
+    @property
+    def compiled(self) -> bool: ...
+    @property
+    def cost(self) -> float: ...
+    def run(self) -> Any: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Some replications of the scenario of this index."""
+    """Some replications of one scenario.
+
+    index: the scenario's position among the jobs. seeds: one for each replication.
+    """
 
     index: int
     scenario: Scenario
     seeds: tuple[int, ...]
     compiled: bool
+
+    @property
+    def cost(self) -> float:
+        return self.scenario.arrivals * len(self.seeds)
 
     def run(self) -> list[Result]:
         run = Compiled(self.scenario).simulate if self.compiled else None
@@ -59,7 +82,7 @@ class Unit:
 
 
 def is_compiled(scenario: Scenario, engine: Engine) -> bool:
-    """Whether the kernel is to run it. Raises ConfigError if it must and cannot."""
+    """Return whether the compiled kernel runs this scenario. Raises ConfigError if it must and cannot."""
     reason = obstacle(scenario)
     if engine is Engine.COMPILED and reason:
         raise ConfigError(f"--engine compiled cannot run this: {reason}")
@@ -67,74 +90,77 @@ def is_compiled(scenario: Scenario, engine: Engine) -> bool:
 
 
 def units(jobs: Sequence[tuple[Scenario, Sequence[int]]], engine: Engine = Engine.AUTO) -> list[Unit]:
-    """The jobs, each a scenario and its seeds, cut into units of about a second."""
-    found = []
+    """Divide jobs into units of about a second.
+
+    jobs: pairs of a scenario and its seeds. Raises ConfigError like `is_compiled`.
+    """
+    divided = []
     for index, (scenario, seeds) in enumerate(jobs):
         compiled = is_compiled(scenario, engine)
         step = max(1, UNIT[compiled] // scenario.arrivals)
-        found += [Unit(index, scenario, tuple(seeds[i : i + step]), compiled) for i in range(0, len(seeds), step)]
-    return found
+        divided += [Unit(index, scenario, tuple(seeds[i : i + step]), compiled) for i in range(0, len(seeds), step)]
+    return divided
 
 
-def sweep(work: Sequence[Unit], jobs: int = 0, dask: str = "") -> Iterator[tuple[Unit, list[Result]]]:
-    """Run the units, and give each back with its results as soon as it is done, in no particular order.
+def sweep(tasks: Sequence[TaskT], jobs: int = 0, dask: str = "") -> Iterator[tuple[TaskT, Any]]:
+    """Run the tasks, and yield each with its result as soon as it is done, in no particular order.
 
-    jobs: how many at a time, 0 for as many as there are cores. dask: the address of a scheduler. Raises ConfigError if
-    there is none, and whatever a unit raises.
+    jobs: how many run at a time; 0 for one on each core.
+    dask: the address of a Dask scheduler; empty for this machine.
+    Raises ConfigError if the scheduler does not respond, and every exception that a task raises.
     """
     jobs = jobs or cores()
-    arrivals = sum(unit.scenario.arrivals * len(unit.seeds) for unit in work if not unit.compiled)
-    here = all(not unit.compiled for unit in work) and (jobs == 1 or arrivals <= SMALL)
+    interpreted = [task.cost for task in tasks if not task.compiled]
+    here = len(interpreted) == len(tasks) and (jobs == 1 or sum(interpreted) <= SMALL)
     if here and not dask:
-        yield from ((unit, unit.run()) for unit in work)
+        yield from ((task, task.run()) for task in tasks)
         return
     with contextlib.ExitStack() as stack:
         if dask:
             remote = stack.enter_context(_dask(dask))
-            pools: dict[bool, Executor] = {False: remote, True: remote}
+            executors: dict[bool, Executor] = {False: remote, True: remote}
         else:
-            pools = {True: stack.enter_context(stopping(ThreadPoolExecutor(jobs)))}
-            if arrivals:
+            executors = {True: stack.enter_context(_stopping(ThreadPoolExecutor(jobs)))}
+            if interpreted:
+                # A forked process would inherit the locks of the threads above in whatever state they are.
                 context = multiprocessing.get_context("spawn")
-                processes = ProcessPoolExecutor(jobs, context, initializer=leave_signals_to_the_parent)
-                pools[False] = stack.enter_context(stopping(processes))
-        yield from _windowed(work, pools, DASK_WINDOW if dask else 4 * jobs)
+                processes = ProcessPoolExecutor(jobs, context, initializer=_leave_signals_to_the_parent)
+                executors[False] = stack.enter_context(_stopping(processes))
+        yield from _windowed(tasks, executors, DASK_WINDOW if dask else 4 * jobs)
 
 
-def _windowed(
-    work: Sequence[Unit], pools: dict[bool, Executor], window: int
-) -> Iterator[tuple[Unit, list[Result]]]:  # fmt: skip
-    """Submit a few units ahead of what is running, so that neither they nor their results pile up."""
-    asked: dict[Future[list[Result]], Unit] = {}
-    left = iter(work)
+def _windowed(tasks: Sequence[TaskT], executors: dict[bool, Executor], window: int) -> Iterator[tuple[TaskT, Any]]:
+    """Submit only a few tasks ahead of those that run, so that neither tasks nor results pile up in memory."""
+    submitted: dict[Future[Any], TaskT] = {}
+    remaining = iter(tasks)
     while True:
-        for unit in itertools.islice(left, window - len(asked)):
-            asked[pools[unit.compiled].submit(unit.run)] = unit
-        if not asked:
+        for task in itertools.islice(remaining, window - len(submitted)):
+            submitted[executors[task.compiled].submit(task.run)] = task
+        if not submitted:
             return
-        for done in wait(asked, return_when=FIRST_COMPLETED).done:
-            yield asked.pop(done), done.result()
+        for done in wait(submitted, return_when=FIRST_COMPLETED).done:
+            yield submitted.pop(done), done.result()
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def leave_signals_to_the_parent() -> None:
-    """For the processes of an executor: a Ctrl-C of the terminal reaches them, too."""
+def _leave_signals_to_the_parent() -> None:
+    """Ignore SIGINT in a worker process: a Ctrl-C in the terminal reaches the whole process group."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
-def stopping(executor: Executor) -> Iterator[Executor]:
-    """The executor; broken off, it stops what it has begun."""
+def _stopping(executor: Executor) -> Iterator[Executor]:
+    """Shut the executor down at the end of the block; after an exception, terminate its processes as well."""
     try:
         yield executor
     except BaseException:
         workers = list((getattr(executor, "_processes", None) or {}).values())
-        executor.shutdown(wait=False, cancel_futures=True)  # what has begun may take long, and nobody waits for it
+        executor.shutdown(wait=False, cancel_futures=True)  # a task that runs may take long; its result is not needed
         for process in workers:
             process.terminate()
         raise
@@ -143,7 +169,10 @@ def stopping(executor: Executor) -> Iterator[Executor]:
 
 @contextlib.contextmanager
 def _dask(address: str) -> Iterator[Executor]:
-    """The executor of a cluster. Raises ConfigError if there is none, OSError if it goes away."""
+    """Yield the executor of a cluster.
+
+    Raises ConfigError if the cluster does not respond, OSError if the connection is lost later.
+    """
     try:
         from distributed import Client
     except ImportError:

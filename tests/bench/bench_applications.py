@@ -12,6 +12,7 @@ from rich.console import Group
 from rich.table import Table
 
 from dispatcher.errors import ConfigError
+from loadgen.experiments.checkpoint import Checkpoint
 from loadgen.experiments.live.backends import BackendError
 from tests.bench.applications import entrants, rows, servers, tables, turns
 
@@ -26,7 +27,7 @@ def run(arguments=()):
     try:
         plan = _plan(given)
         given.out.mkdir(parents=True, exist_ok=True)
-        store = turns.Store(given.out / "turns.jsonl")
+        store = Checkpoint(given.out / "turns.jsonl")
         asyncio.run(turns.run(plan, store, _told))
         findings = tables.Findings(plan, store)
         if given.markdown:
@@ -34,7 +35,7 @@ def run(arguments=()):
     except (ConfigError, BackendError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        sys.exit(f"interrupted; finished turns are in {given.out}, and the same command goes on from there")
+        sys.exit(f"interrupted; finished turns are in {given.out}; run the same command again to continue")
     return _shown(findings)
 
 

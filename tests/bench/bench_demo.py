@@ -4,7 +4,7 @@ import asyncio
 
 from rich.table import Table
 
-from loadgen.cli.demo import Scene, run_demo
+from loadgen.experiments.live.demo import Scene, run_demo
 
 SEEDS, SECONDS = (1, 2, 3), 30.0
 

@@ -23,8 +23,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.grafana import dashboards
 from dispatcher.persistence.redis_sync import SharedLearning
-from loadgen.attack.progress import Watch
-from loadgen.attack.prometheus import Exposition
+from loadgen.attack.progress import RunProgress
+from loadgen.attack.prometheus import RunMetrics
 from loadgen.attack.records import Records
 from loadgen.experiments.live.backends import LivePoolSpec, live_fleet, started
 from tests.proxy.harness import front
@@ -220,7 +220,7 @@ async def test_every_metric_and_label_in_a_query_exists():
     shared_metrics = CollectorRegistry()
     SharedLearning("redis://localhost", "test", lambda: None, shared_metrics)
     families += [*shared_metrics.collect(), *f.service.registry.collect()]
-    families += Exposition(Watch(Records(np.zeros(1))), 1.0).registry.collect()
+    families += RunMetrics(RunProgress(Records(np.zeros(1))), 1.0).registry.collect()
     for family in families:
         ends = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
         labels = {label for sample in family.samples for label in sample.labels}

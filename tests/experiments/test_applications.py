@@ -12,11 +12,12 @@ import pytest
 
 from dispatcher.errors import ConfigError
 from loadgen.attack.records import Records
+from loadgen.experiments.checkpoint import Checkpoint
 from tests.bench import bench_applications
 from tests.bench.applications import entrants, servers, tables, work
 from tests.bench.applications.entrants import ENTRANTS, Entrant
 from tests.bench.applications.rows import QUICK, ROWS, Pool, Row, select
-from tests.bench.applications.turns import Plan, Store, capacity_mark, measured
+from tests.bench.applications.turns import Plan, capacity_mark, measured
 
 NODE = shutil.which("node")
 A, B = Entrant("ours", ("--policy", "lased")), Entrant("nginx", balancer="nginx/least_conn")
@@ -121,17 +122,6 @@ def test_every_round_has_another_order_and_a_mark_for_each_turn():
     assert plan.mark(0, ROW, A) == Plan((ROW,), (A,), rounds=9).mark(0, ROW, A), "more rounds keep the first ones"
 
 
-def test_what_was_finished_is_found_again_and_a_torn_line_is_not(tmp_path):
-    path = tmp_path / "turns.jsonl"
-    Store(path).add("a", {"mean": 1.0})
-    path.write_text(path.read_text() + '{"mark": "b", "me')
-    again = Store(path)
-    assert again.get("a") == {"mark": "a", "mean": 1.0}
-    assert again.get("b") is None
-    again.add("c", {"mean": 3.0})
-    assert Store(path).get("c")["mean"] == 3.0
-
-
 def test_a_turn_is_measured_from_the_planned_instants():
     records = Records(np.array([0.0, 1.0, 2.0, 3.0]))
     records.sent[:] = records.planned + 0.001
@@ -139,16 +129,16 @@ def test_a_turn_is_measured_from_the_planned_instants():
     records.status[:] = [200, 200, 502, 200]
     records.names += ["pool-0", "pool-1"]
     records.pool[:] = [1, 2, 0, 2]
-    found = measured(records, 2, seconds=4.0, warmup=0.5)
-    assert (found["requests"], found["failed"]) == (4, 1)
-    assert found["mean"] == pytest.approx((0.1 + 2.0) / 2)
-    assert found["drain"] == pytest.approx(1.0)
-    assert found["shares"] == [0.25, 0.5]
+    result = measured(records, 2, seconds=4.0, warmup=0.5)
+    assert (result["requests"], result["failed"]) == (4, 1)
+    assert result["mean"] == pytest.approx((0.1 + 2.0) / 2)
+    assert result["drain"] == pytest.approx(1.0)
+    assert result["shares"] == [0.25, 0.5]
 
 
 def kept(plan, tmp_path, times):
     """A store with a turn for each value of times[row, entrant], seconds by round."""
-    store = Store(tmp_path / "turns.jsonl")
+    store = Checkpoint(tmp_path / "turns.jsonl")
     for j, row, group in plan.groups():
         for entrant in group:
             mean = times[row.name, entrant.name][j]
@@ -167,10 +157,10 @@ def findings(tmp_path):
 
 
 def test_ratios_are_paired_by_round(findings):
-    found = findings.ratio(ROW, B, "mean")
-    assert found.value == pytest.approx(1.1)
-    assert found.half == pytest.approx(0, abs=1e-9), "what rounds have in common falls out"
-    assert not found.tied
+    result = findings.ratio(ROW, B, "mean")
+    assert result.value == pytest.approx(1.1)
+    assert result.half == pytest.approx(0, abs=1e-9), "what rounds have in common falls out"
+    assert not result.tied
     assert findings.best(ROW, "mean") is A
     assert findings.ratio(ASYNC, B, "mean").tied
     geometric = (0.9 * 1.2 * 1.02) ** (1 / 3)
@@ -181,10 +171,10 @@ def test_ratios_are_paired_by_round(findings):
 
 
 def test_one_round_has_no_interval():
-    found = tables.ratio([0.2], [0.1])
-    assert found.value == pytest.approx(2.0)
-    assert math.isnan(found.half)
-    assert not found.tied
+    result = tables.ratio([0.2], [0.1])
+    assert result.value == pytest.approx(2.0)
+    assert math.isnan(result.half)
+    assert not result.tied
 
 
 def test_the_markdown_has_a_table_for_rows_each_metric_and_all_rows(findings):
@@ -200,27 +190,27 @@ def test_the_markdown_has_a_table_for_rows_each_metric_and_all_rows(findings):
 
 def test_a_row_with_a_missing_turn_is_left_out_and_doubtful_turns_are_named(tmp_path):
     plan = Plan((ROW, ASYNC), (A,), rounds=1)
-    store = Store(tmp_path / "turns.jsonl")
+    store = Checkpoint(tmp_path / "turns.jsonl")
     turn = {"mean": 0.1, "p99": 0.5, "failed": 2, "requests": 10, "drain": 3.0, "busy": 0.97, "lateness_p99": 0.02}
     store.add(plan.mark(0, ROW, A), turn)
-    found = tables.Findings(plan, store)
-    assert found.rows == [ROW]
-    assert found.doubts() == [
+    result = tables.Findings(plan, store)
+    assert result.rows == [ROW]
+    assert result.doubts() == [
         "one@0.5: in 1 of 1 turns some requests failed and do not count (at most 2 requests).",
         "one@0.5: in 1 of 1 turns the last answer came late after the end of the traffic (at most 3 s).",
         "one@0.5: in 1 of 1 turns the processors had little time left (at most 0.97 of the time busy).",
         "one@0.5: in 1 of 1 turns the load generator itself was late (at most 0.02 s at p99).",
     ]
-    assert found.doubts()[0] in tables.markdown(found)
+    assert result.doubts()[0] in tables.markdown(result)
 
 
 def test_a_measured_capacity_is_shared_by_rows_of_the_same_pools(tmp_path):
     low, high = (Row(f"cpu@{load}", (Pool("sync", 0.005, handler="burn"),), "", load=load) for load in (0.3, 0.6))
     assert capacity_mark(low) == capacity_mark(high) != capacity_mark(ROW)
-    store = Store(tmp_path / "turns.jsonl")
+    store = Checkpoint(tmp_path / "turns.jsonl")
     store.add(capacity_mark(low), {"capacity": 180.0})
-    found = tables.Findings(Plan((low, high), (A,)), store)
-    assert found.capacity(high) == 180.0
+    result = tables.Findings(Plan((low, high), (A,)), store)
+    assert result.capacity(high) == 180.0
 
 
 @pytest.mark.parametrize(
@@ -249,4 +239,4 @@ def test_options_are_for_a_benchmark_that_takes_them():
     command = [sys.executable, "-m", "tests.bench", "delay", "--quick"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=servers.ROOT)
     assert done.returncode == 1
-    assert done.stderr.strip() == "error: options are for one of applications alone, not for delay"
+    assert done.stderr.strip() == "error: options are for one of applications, path alone, not for delay"

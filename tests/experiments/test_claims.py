@@ -37,7 +37,7 @@ def results(**curves):
     return Results([measured({"policy": name}, curve) for name, curve in curves.items()])
 
 
-def test_linear_and_flat_are_told_apart():
+def test_linear_and_flat_are_distinguished():
     both = results(line=LINE, flat=FLAT)
     assert claims.linear(both, {"policy": "line"}, tolerance=0.01)[0]
     assert not claims.linear(both, {"policy": "flat"}, tolerance=0.5)[0]
@@ -181,11 +181,11 @@ def test_a_claim_that_is_not_stated_rightly_is_refused(change, message):
 def test_paired_differences_lose_the_shared_noise():
     a = measured({"policy": "a"}, mean_response=2.0, noise=1.0)
     b = measured({"policy": "b"}, mean_response=1.9, noise=1.0)
-    found = difference(b, a, "mean_response")
-    assert found.mean == pytest.approx(-0.1)
-    assert found.half == pytest.approx(0.0, abs=1e-12)
-    assert found.verdict == "better"
-    assert found.part == pytest.approx(-0.05)
+    result = difference(b, a, "mean_response")
+    assert result.mean == pytest.approx(-0.1)
+    assert result.half == pytest.approx(0.0, abs=1e-12)
+    assert result.verdict == "better"
+    assert result.part == pytest.approx(-0.05)
 
 
 @pytest.mark.parametrize(("n", "exact"), [(2, 12.706), (3, 4.303), (4, 3.182), (10, 2.262), (30, 2.045), (1000, 1.962)])

@@ -2,8 +2,7 @@
 
 import pytest
 
-from loadgen.experiments.studies import curve as curve_study
-from loadgen.experiments.studies.curve import QUICK, RULES, Summary, measured, scenarios
+from loadgen.experiments.studies.curve import CURVE, QUICK, RULES, Summary, measure, scenarios
 
 
 def test_every_scenario_can_be_simulated():
@@ -21,9 +20,9 @@ def test_every_scenario_can_be_simulated():
 
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_runs_in_a_scenario_that_changes(rule):
-    found = measured("autoscale F4->16->4 lam150", rule, 600, seed=1)
-    assert 0.02 < found["mean"] < found["p99"] < 5
-    assert len(found["parts"]) == 2
+    result = measure("autoscale F4->16->4 lam150", rule, 600, seed=1)
+    assert 0.02 < result["mean"] < result["p99"] < 5
+    assert len(result["parts"]) == 2
 
 
 def results(mean):
@@ -38,19 +37,19 @@ def results(mean):
 
 
 def test_the_summary_compares_with_the_better_of_two_rules():
-    found = Summary(results(0.05))
-    assert found.ratio(QUICK[0], "curve") == pytest.approx(0.5)
-    assert found.overall("steady", "curve") == pytest.approx((0.5, 0.5))
-    assert found.against("steady", "curve", "lased") == pytest.approx(0.5)
+    result = Summary(results(0.05))
+    assert result.ratio(QUICK[0], "curve") == pytest.approx(0.5)
+    assert result.overall("steady", "curve") == pytest.approx((0.5, 0.5))
+    assert result.against("steady", "curve", "lased") == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(("mean", "holds"), [(0.05, True), (0.2, False)])
 def test_a_claim_holds_or_fails_by_what_was_measured(mean, holds):
-    verdicts = curve_study.CURVE.verdicts(results(mean), "full")
+    verdicts = CURVE.verdicts(results(mean), "full")
     below_jsq = next(verdict for verdict in verdicts if "jsq's" in verdict.claim.says)
     assert below_jsq.holds is holds
 
 
 def test_worst_cases_are_judged_in_full_size_only():
-    judged = {verdict.claim.says: verdict.holds for verdict in curve_study.CURVE.verdicts(results(0.05), "quick")}
+    judged = {verdict.claim.says: verdict.holds for verdict in CURVE.verdicts(results(0.05), "quick")}
     assert sum(holds is None for holds in judged.values()) == 3

@@ -21,9 +21,9 @@ PORTS = ("9001", "9002", "8080", "9090")
 
 def free_ports(n):
     taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
-    ports = [str(each.getsockname()[1]) for each in taken]
-    for each in taken:
-        each.close()
+    ports = [str(server.getsockname()[1]) for server in taken]
+    for server in taken:
+        server.close()
     return ports
 
 
@@ -45,16 +45,16 @@ def test_every_command_of_the_tutorial_works(tmp_path):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=tmp_path, env=env, start_new_session=True, **pipes) as process:
         try:
-            said, complaints = process.communicate(timeout=60)
+            output, errors = process.communicate(timeout=60)
         finally:
             with contextlib.suppress(ProcessLookupError):  # all have ended, as they should
                 os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode in (0, 143), complaints
-    assert "ok\n" in said
-    assert re.search(r"small\s+up", said), "top"
-    assert re.search(r"lased_shadow_disagreements_total\{policy=\"greedy\"\} \d", said)
-    assert '"name": "optimistic"' in said
-    assert '"drained": true' in said
+    assert process.returncode in (0, 143), errors
+    assert "ok\n" in output
+    assert re.search(r"small\s+up", output), "top"
+    assert re.search(r"lased_shadow_disagreements_total\{policy=\"greedy\"\} \d", output)
+    assert '"name": "optimistic"' in output
+    assert '"drained": true' in output
     assert list(tmp_path.iterdir()) == []
 
 
@@ -68,8 +68,8 @@ async def test_the_commands_for_a_running_service_work(tmp_path):
         process = await asyncio.create_subprocess_exec(
             "bash", "-e", "-c", script, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )
-        said, _ = await asyncio.wait_for(process.communicate(), 30)
-        assert process.returncode == 0, said.decode()
+        output, _ = await asyncio.wait_for(process.communicate(), 30)
+        assert process.returncode == 0, output.decode()
         assert f.service.config.policy.name == "optimistic"
         assert [pool.name for pool in f.service.config.pools] == ["p0"], "the third came and went"
 

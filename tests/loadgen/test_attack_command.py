@@ -1,5 +1,4 @@
-"""`lased-loadgen attack` as a person runs it: real processes, on a server of ours, to the exit code and the last
-file."""
+"""The command `lased-loadgen attack` with real sending processes: exit codes, signals, and the files of a run."""
 
 import asyncio
 import gzip
@@ -19,11 +18,12 @@ import pytest
 from aiohttp import web
 
 from loadgen.attack.summary import Summary
+from tests.loadgen.command import run_command
 
 
 @pytest.fixture(scope="module")
 def server():
-    """Answers /ok at once, /slow after half a second, /no with a 503, /never not at all; tells X-Pool."""
+    """Responds to /ok at once, to /slow after half a second, to /no with 503, to /never not at all; sends X-Pool."""
 
     async def handle(request):
         await request.read()
@@ -61,12 +61,13 @@ def command(*arguments):
     return [sys.executable, "-m", "loadgen", "attack", *map(str, arguments)]
 
 
-def attack(*arguments):
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, check=False)
+@pytest.fixture
+def attack(capsys):
+    return lambda *arguments: run_command(capsys, "attack", *arguments)
 
 
 @pytest.mark.slow
-def test_a_run_by_three_processes_leaves_everything_and_its_plan_can_be_sent_again(server, tmp_path):
+def test_a_run_by_three_processes_leaves_everything_and_its_plan_can_be_sent_again(server, attack, tmp_path):
     done = attack(
         server + "/ok", server + "/no", "--weights", "3,1", "--stages", "0.7s@200,0.7s@200..300", "--warmup", 0.2,
         "--processes", 3, "-X", "POST", "--body-bytes", 100, "--body-law", "exp", "-H", "X-Secret: s3cret",
@@ -114,13 +115,13 @@ def test_a_run_by_three_processes_leaves_everything_and_its_plan_can_be_sent_aga
     [
         ("/ok", ["--fail-if", "p50<0.001us"], 0, "fail if p50<0.001us: passed, it was"),
         ("/ok", ["--fail-if", "p50>1us"], 3, "fail if p50>1us: FAILED, it was"),
-        ("/no", [], 4, "invalid: no request was answered well"),
+        ("/no", [], 4, "invalid: no request was completed"),
         ("/never", ["--drain", "0.1"], 4, "open at the end"),
-        pytest.param("/never", ["--timeout", "0.1"], 4, "no answer: timed out × ", marks=pytest.mark.slow),
+        pytest.param("/never", ["--timeout", "0.1"], 4, "no response: timed out × ", marks=pytest.mark.slow),
         pytest.param("/slow", ["--max-in-flight", "1"], 4, "were dropped", marks=pytest.mark.slow),
     ],
 )
-def test_exit_codes_and_words(server, path, more, code, says):
+def test_exit_codes_and_words(server, attack, path, more, code, says):
     done = attack(server + path, "--rate", "150", "--duration", "0.4", *more)
     assert says in done.stdout, done.stdout
     if code in (0, 3) and done.returncode == 4:
@@ -135,7 +136,7 @@ def test_a_signal_ends_the_sending_and_what_is_open_is_waited_for(server, number
     with subprocess.Popen(command(server + "/slow", "--rate", "40", "--duration", "60", "--json"), text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
         senders = children(process)
-        time.sleep(1.0)
+        time.sleep(0.5)
         process.send_signal(number)
         out, errors = process.communicate(timeout=20)
     summary = json.loads(out)
@@ -147,21 +148,21 @@ def test_a_signal_ends_the_sending_and_what_is_open_is_waited_for(server, number
     assert set(Path(tempfile.gettempdir()).glob("lased-attack-*")) <= before
 
 
-def test_a_second_signal_breaks_off(server):
+def test_a_second_signal_ends_the_run_without_a_result(server):
     with subprocess.Popen(command(server + "/never", "--rate", "40", "--duration", "60"), text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
         senders = children(process)
-        time.sleep(0.5)
+        time.sleep(0.3)
         for _ in range(2):
             process.send_signal(signal.SIGINT)
-            time.sleep(0.3)
+            time.sleep(0.2)
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert errors.splitlines()[-1] == "error: broken off"
+    assert errors.splitlines()[-1] == "error: interrupted"
     assert not any(sender.is_running() for sender in senders)
 
 
-def test_any_sending_process_that_dies_is_told_at_once(server):
+def test_any_sending_process_that_dies_is_reported_at_once(server):
     words = command(server + "/ok", "--rate", "40", "--duration", "60", "--processes", "3")
     with subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         senders = children(process)
@@ -173,7 +174,7 @@ def test_any_sending_process_that_dies_is_told_at_once(server):
 
 
 @pytest.mark.slow
-def test_a_cap_and_a_drain_are_those_of_the_run_however_many_send(server):
+def test_a_cap_and_a_drain_are_those_of_the_run_however_many_send(server, attack):
     words = ["--rate", "40", "--duration", "1", "--processes", "3", "--json"]
     capped = json.loads(attack(server + "/never", *words, "--max-in-flight", "5", "--drain", "0.1").stdout)
     assert (capped["sent"], capped["unfinished"]) == (5, 5)
@@ -183,7 +184,7 @@ def test_a_cap_and_a_drain_are_those_of_the_run_however_many_send(server):
 
 
 @pytest.mark.slow
-def test_a_result_is_told_whatever_happens_to_its_folder_or_its_watcher(server, tmp_path):
+def test_a_result_is_reported_whatever_happens_to_its_folder_or_its_terminal(server, tmp_path):
     words = command(server + "/ok", "--rate", "50", "--duration", "1.5", "--json", "--out", tmp_path / "run")
     with subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         children(process)
@@ -211,13 +212,13 @@ def test_sending_processes_do_not_outlive_the_one_that_started_them(server):
 def children(process):
     """The sending processes, once they run."""
     for _ in range(200):
-        found = [
+        result = [
             child
             for child in psutil.Process(process.pid).children()
             if "loadgen.attack.worker_process" in child.cmdline()
         ]
         wanted = int(process.args[process.args.index("--processes") + 1]) if "--processes" in process.args else 1
-        if len(found) == wanted and all(len(child.net_connections()) > 0 for child in found):
-            return found
+        if len(result) == wanted and all(len(child.net_connections()) > 0 for child in result):
+            return result
         time.sleep(0.05)
     raise AssertionError("no sending process is connected")

@@ -1,5 +1,4 @@
-"""The load generator's client against servers that answer byte by byte as told: what counts as an answer, and as
-none."""
+"""The load generator's client against servers with scripted responses: what counts as a response, and what does not."""
 
 import asyncio
 import contextlib
@@ -17,7 +16,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Pool: a\r\n\r\nok"
 
 
 class Server:
-    """Says what `answer` says for each request head that it reads, and then closes if told. heads: what it read."""
+    """Sends `answer` for each request head that it reads. close: after the answer. heads: those that it has read."""
 
     def __init__(self, answer, close=False, reset=False, context=None):
         self.answer, self.close, self.reset, self.context = answer, close, reset, context
@@ -64,7 +63,7 @@ async def sent(request, n=3, **limits):
     attack = Attack(request, records, Limits(**({"timeout": 2.0} | limits)))
     await attack.run()
     assert attack.in_flight == 0
-    assert attack.effort.sent == attack.effort.answered
+    assert attack.effort.sent == attack.effort.finished
     busy = np.nansum(np.where(np.isnan(records.done), attack.effort.elapsed, records.done) - records.sent)
     assert attack.effort.busy == pytest.approx(busy, rel=0.02, abs=1e-3), "counting and stamps agree"
     return records, attack.effort
@@ -143,7 +142,7 @@ async def test_a_reset_and_a_refusal_have_names():
     assert [ERRORS[code] for code in records.error] == ["refused"] * 3
 
 
-async def test_a_kept_connection_that_the_server_has_closed_costs_nobody_an_answer():
+async def test_a_kept_connection_that_the_server_has_closed_costs_no_response():
     """The second request on each connection meets a close instead of an answer: RFC 9112, section 9.3.1."""
     turns = {}
 
@@ -161,7 +160,7 @@ async def test_a_kept_connection_that_the_server_has_closed_costs_nobody_an_answ
     assert (ERRORS[posted.error[1]], effort.resent) == ("closed", 0)
 
 
-async def test_more_than_was_asked_for_ends_the_connection_and_confuses_nobody():
+async def test_more_than_was_asked_for_ends_the_connection_and_confuses_no_other_request():
     async with Server(lambda n, _: OK + OK.replace(b"200 OK", b"500 No") if n == 1 else OK) as server:
         records, effort = await sent(server.url)
     assert records.status.tolist() == [200] * 3
@@ -169,7 +168,7 @@ async def test_more_than_was_asked_for_ends_the_connection_and_confuses_nobody()
 
 
 @pytest.mark.parametrize("stray", [b"HTTP/1.1 500 No\r\nContent-Length: 3\r\n", b"HTTP/1.1 200 OK\r\nContent-", b"x"])
-async def test_part_of_an_answer_too_many_is_nobodys(stray):
+async def test_part_of_an_answer_too_many_belongs_to_no_request(stray):
     async with Server(lambda n, _: OK + stray if n % 2 else OK) as server:
         records, _ = await sent(server.url, n=6)
     assert records.status.tolist() == [200] * 6
@@ -271,6 +270,6 @@ async def test_https_with_and_without_a_good_certificate(tmp_path):
         assert [ERRORS[code] for code in records.error] == ["TLS"] * 3
 
 
-async def test_a_name_without_an_address_is_told_before_anything_is_sent():
+async def test_a_name_without_an_address_is_reported_before_anything_is_sent():
     with pytest.raises(OSError, match=r"."):
         await Attack("http://no-such-host.invalid/", Records(np.zeros(1))).run()

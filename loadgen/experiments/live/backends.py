@@ -1,7 +1,7 @@
-"""Live processes: worker pools and dispatchers, started by their command lines on free ports, ended with us.
+"""Starts worker pools and dispatchers as processes on free ports, and stops them at the end of a block.
 
-Each child prints the address it got on its standard output. It is told to end if we die (Linux), and is out of reach
-of the terminal's Ctrl-C, so that we decide the order in which things end.
+Each child prints its address on its standard output. On Linux the kernel stops it if this process dies. It runs in a
+session of its own, so a Ctrl-C in the terminal reaches only this process, which stops the children in order.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
+if TYPE_CHECKING:
+    import aiohttp
 
 START_SECONDS = 20.0
 STOP_SECONDS = 5.0
@@ -29,10 +30,11 @@ _numbers = itertools.count(1)
 
 
 class BackendError(Exception):
-    """A process that an experiment needs did not start, or ended too soon."""
+    """A process that an experiment needs did not start or ended too early, or a folder is not writable."""
 
 
 def _prepare_child() -> Callable[[], None] | None:
+    """Return a function for the child to call, which makes the kernel terminate it when its parent dies."""
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)
@@ -41,14 +43,14 @@ def _prepare_child() -> Callable[[], None] | None:
 
 @dataclass(slots=True)
 class Child:
-    """A running command. log: what it wrote to standard error."""
+    """A running command. log: the file of its standard error."""
 
     name: str
     process: asyncio.subprocess.Process
     log: Path
 
     async def line(self, prefix: str) -> str:
-        """What follows `prefix` on the next line of its output. Raises BackendError."""
+        """Read the next line of its output, and return the text after `prefix`. Raises BackendError."""
         assert self.process.stdout is not None
         try:
             async with asyncio.timeout(START_SECONDS):
@@ -56,15 +58,16 @@ class Child:
         except TimeoutError:
             raise BackendError(f"{self.name} did not start in {START_SECONDS:g} s") from None
         if not text.startswith(prefix):
-            raise BackendError(f"{self.name} did not start: {self.said()}")
+            raise BackendError(f"{self.name} did not start: {self.last_log_line()}")
         return text.removeprefix(prefix).strip()
 
-    def said(self) -> str:
-        """The last line of its log."""
+    def last_log_line(self) -> str:
+        """Return the last line of its log, or a remark that there is none."""
         lines = self.log.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "its log is empty"
 
     async def stop(self) -> None:
+        """Terminate the process, and kill it if it does not end in STOP_SECONDS."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.terminate()
@@ -76,7 +79,7 @@ class Child:
 
 
 def started(module: str, arguments: Sequence[str], folder: Path) -> contextlib.AbstractAsyncContextManager[Child]:
-    """`python -m module arguments…`, ended at the end of the block, whatever happens in it."""
+    """Run `python -m module arguments…` inside the block. folder: of the log."""
     return running(module, [sys.executable, "-m", module, *arguments], folder)
 
 
@@ -84,13 +87,18 @@ def started(module: str, arguments: Sequence[str], folder: Path) -> contextlib.A
 async def running(
     name: str, command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[Child]:
-    """A command, ended at the end of the block, whatever happens in it. environment: variables that are added."""
+    """Run a command inside the block. folder: of the log. environment: variables to add."""
     log = folder / f"{name}-{next(_numbers)}.log"
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=errors,
-            start_new_session=True, preexec_fn=_prepare_child(), env={**os.environ, **(environment or {})},
-        )  # fmt: skip
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+            preexec_fn=_prepare_child(),
+            env={**os.environ, **(environment or {})},
+        )
     child = Child(name, process, log)
     try:
         yield child
@@ -100,8 +108,11 @@ async def running(
 
 @dataclass(frozen=True, slots=True)
 class LivePoolSpec:
-    """One pool of an experiment: its name, true rate per second and server, and the guess it is configured with.
-    rounds: that a server does a second, where a service takes several; else 0."""
+    """One pool of an experiment.
+
+    rate: true rate, services a second and server. guess: the rate in the dispatcher's configuration.
+    rounds: rounds a second and server, if a service takes several rounds; else 0.
+    """
 
     name: str
     rate: float
@@ -112,7 +123,10 @@ class LivePoolSpec:
 
 @dataclass(frozen=True, slots=True)
 class LiveSystem:
-    """A running dispatcher and its pools: addresses, processes, and `rows`, the file of its decisions."""
+    """A running dispatcher and its pools.
+
+    url, admin: of the dispatcher. rows: the file of its decisions. workers, addresses: by pool.
+    """
 
     url: str
     admin: str
@@ -122,26 +136,47 @@ class LiveSystem:
     dispatcher: Child
 
     async def state(self, session: aiohttp.ClientSession) -> dict[str, Any]:
-        """GET /state."""
-        async with session.get(f"{self.admin}/state") as answer:
-            found: dict[str, Any] = await answer.json()
-            return found
+        """Return the dispatcher's state from its admin endpoint."""
+        async with session.get(f"{self.admin}/state") as response:
+            state: dict[str, Any] = await response.json()
+            return state
 
 
 @contextlib.asynccontextmanager
 async def live_pools(
-    pools: Sequence[LivePoolSpec], folder: Path, seed: int = 1, report: bool = True, service: str = "exp",
-    load_report: str = "none", more: Sequence[str] = (),
-) -> AsyncIterator[tuple[dict[str, Child], dict[str, str]]]:  # fmt: skip
-    """Worker pools, and the address of each. Pool i draws its services from the stream `work/i` of `seed`, so two
-    systems of one seed serve alike. more: arguments of their command lines."""
+    pools: Sequence[LivePoolSpec],
+    folder: Path,
+    seed: int = 1,
+    report: bool = True,
+    service: str = "exp",
+    load_report: str = "none",
+    more: Sequence[str] = (),
+) -> AsyncIterator[tuple[dict[str, Child], dict[str, str]]]:
+    """Run worker pools inside the block; yields their processes and addresses by name.
+
+    Pool i draws its services from the stream `work/i` of the seed, so two systems with one seed have equal services.
+
+    folder: of the logs. report: whether responses carry their service time. service: law of the service times.
+    load_report: the format of the load report. more: further arguments of the command.
+    """
     async with contextlib.AsyncExitStack() as stack:
         workers, addresses = {}, {}
         for i, pool in enumerate(pools):
-            rate = str(pool.rounds or pool.rate)
-            arguments = ["--listen", "127.0.0.1:0", "--rate", rate, "--servers", str(pool.servers),
-                         "--service", service, "--seed", str(seed), "--stream", f"work/{i}", "--name", pool.name,
-                         "--report" if report else "--no-report", "--load-report", load_report, *more]  # fmt: skip
+            options = {
+                "--listen": "127.0.0.1:0",
+                "--rate": str(pool.rounds or pool.rate),
+                "--servers": str(pool.servers),
+                "--service": service,
+                "--seed": str(seed),
+                "--stream": f"work/{i}",
+                "--name": pool.name,
+                "--load-report": load_report,
+            }
+            arguments = [
+                *itertools.chain.from_iterable(options.items()),
+                "--report" if report else "--no-report",
+                *more,
+            ]
             workers[pool.name] = await stack.enter_async_context(started("workers", arguments, folder))
         for pool in pools:
             addresses[pool.name] = await workers[pool.name].line("listening on")
@@ -150,23 +185,38 @@ async def live_pools(
 
 @contextlib.asynccontextmanager
 async def live_system(
-    policy: str, pools: Sequence[LivePoolSpec], seed: int = 1, report: bool = True, service: str = "exp",
-    options: dict[str, Any] | None = None, extra: str = "", more: Sequence[str] = (),
-) -> AsyncIterator[LiveSystem]:  # fmt: skip
-    """Worker pools, as `live_pools` runs them, and a dispatcher in front of them. extra: more TOML for the dispatcher's
-    file, top-level keys."""
+    policy: str,
+    pools: Sequence[LivePoolSpec],
+    seed: int = 1,
+    report: bool = True,
+    service: str = "exp",
+    options: dict[str, Any] | None = None,
+    extra: str = "",
+    more: Sequence[str] = (),
+) -> AsyncIterator[LiveSystem]:
+    """Run worker pools and one dispatcher inside the block. The arguments are those of `live_fleet`."""
     async with live_fleet(policy, pools, 1, seed, report, service, options, extra, more=more) as (system,):
         yield system
 
 
 @contextlib.asynccontextmanager
 async def live_fleet(
-    policy: str, pools: Sequence[LivePoolSpec], dispatchers: int, seed: int = 1, report: bool = True,
-    service: str = "exp", options: dict[str, Any] | None = None, extra: str = "", load_report: str = "none",
+    policy: str,
+    pools: Sequence[LivePoolSpec],
+    dispatchers: int,
+    seed: int = 1,
+    report: bool = True,
+    service: str = "exp",
+    options: dict[str, Any] | None = None,
+    extra: str = "",
+    load_report: str = "none",
     more: Sequence[str] = (),
-) -> AsyncIterator[list[LiveSystem]]:  # fmt: skip
-    """As `live_system`, with several dispatchers in front of the same pools. load_report: what these tell of their
-    load."""
+) -> AsyncIterator[list[LiveSystem]]:
+    """Run worker pools and several dispatchers in front of them inside the block.
+
+    options: of the policy. extra: top-level keys for the dispatchers' configuration, TOML.
+    The other arguments are those of `live_pools`.
+    """
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="lased-")))
         workers, addresses = await stack.enter_async_context(
@@ -184,9 +234,15 @@ async def live_fleet(
 
 
 def _configuration(
-    policy: str, options: dict[str, Any], pools: Sequence[LivePoolSpec], addresses: dict[str, str], rows: Path,
-    seed: int, extra: str,
-) -> str:  # fmt: skip
+    policy: str,
+    options: dict[str, Any],
+    pools: Sequence[LivePoolSpec],
+    addresses: dict[str, str],
+    rows: Path,
+    seed: int,
+    extra: str,
+) -> str:
+    """Return the dispatcher's configuration file, TOML."""
     lines = [
         'listen = "127.0.0.1:0"',
         'admin = "127.0.0.1:0"',

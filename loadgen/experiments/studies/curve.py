@@ -1,6 +1,6 @@
-"""curve: the policy `curve`, which is told nothing, beside other rules in front of pools as real services are.
+"""curve: the policy `curve`, which knows nothing of the pools, compared with other rules on pools like real services.
 
-The scenarios are in pools.toml. All policies of a scenario and seed meet the same arrivals and the same work.
+The scenarios are in pools.toml. All rules have the same arrivals and the same work in a scenario with one seed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rich.table import Table
 from dispatcher import registry
 from dispatcher.core.policy import Policy
 from dispatcher.core.types import PoolSpec
+from loadgen import plot
 from loadgen.experiments.claims import Verdict
 from loadgen.experiments.studies.runner import Piece, Result, Results, canvas, spread, verdict
 from loadgen.plot import COLOURS
@@ -40,18 +41,20 @@ QUICK = (  # scenarios of the quick size
     "4 dispatchers F4x40+F16x80 lam150",
     "slowed 20x and back, 3 pools lam240",
 )
-WARMUP = 1 / 5  # of the requests, left out
+WARMUP_SHARE = 1 / 5  # of the requests, left out of the means
 WINDOWS = (0, 500, 2000, 8000)  # requests at which the parts of the learning curve begin
-UNLIMITED = 1000  # servers that stand for an infinite server in a weight
+INFINITE_SERVERS = 1000  # servers that stand for an infinite server in a weight
 INFINITE_LOAD = "a scenario with an infinite server needs a rate, not a load"
 
 
-class _Strict(BaseModel):
+class _Table(BaseModel):
+    """A table of pools.toml. An unknown key is an error."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Change(_Strict):
-    """after: a share of the requests."""
+class Change(_Table):
+    """A change of a pool. after: a share of the requests. speed: a factor of the first speed."""
 
     after: float = Field(gt=0, lt=1)
     pool: int = Field(ge=0)
@@ -59,8 +62,8 @@ class Change(_Strict):
     servers: int | None = None
 
 
-class Scenario(_Strict):
-    """An entry of pools.toml. reference_ms: what an independent program measured for `curve`."""
+class Scenario(_Table):
+    """A scenario of pools.toml, which explains the keys."""
 
     name: str
     pools: list[str] = Field(min_length=2)
@@ -76,6 +79,7 @@ class Scenario(_Strict):
     size: float = 1.0
 
     def scene(self, requests: int) -> ServiceScenario:
+        """Return what is simulated. requests: their number, on which the instants of changes depend."""
         network = self.network or [0.0] * len(self.pools)
         pools = tuple(ServicePool(text, wire) for text, wire in zip(self.pools, network, strict=True))
         capacity = sum(pool.curve.capacity for pool in pools)
@@ -90,7 +94,7 @@ class Scenario(_Strict):
 
 @cache
 def scenarios() -> dict[str, Scenario]:
-    """By name."""
+    """Return all scenarios by name."""
     text = resources.files("loadgen.experiments.studies").joinpath("pools.toml").read_text(encoding="utf-8")
     return {entry["name"]: Scenario(**entry) for entry in tomllib.loads(text)["scenario"]}
 
@@ -102,37 +106,41 @@ def _registered(name: str) -> Callable[[ServiceScenario, Random], Policy]:
     return lambda scene, rng: registry.create(name, rng)
 
 
-def _untold(scene: ServiceScenario) -> list[PoolSpec]:
+def _nothing_known(scene: ServiceScenario) -> list[PoolSpec]:
     return [PoolSpec(str(i)) for i in range(len(scene.pools))]
 
 
-def _told_servers(scene: ServiceScenario) -> list[PoolSpec]:
+def _servers_known(scene: ServiceScenario) -> list[PoolSpec]:
     return [PoolSpec(str(i), servers=pool.servers) for i, pool in enumerate(scene.pools)]
 
 
-def _told_weights(scene: ServiceScenario) -> list[PoolSpec]:
+def _weights_known(scene: ServiceScenario) -> list[PoolSpec]:
     return [
-        PoolSpec(str(i), servers=min(pool.servers, UNLIMITED), guess=1 / pool.seconds)
+        PoolSpec(str(i), servers=min(pool.servers, INFINITE_SERVERS), guess=1 / pool.seconds)
         for i, pool in enumerate(scene.pools)
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """make: the policy. specs: what it is told of the pools. infer: whether it learns from inferred service times."""
+    """A rule of the comparison.
+
+    make: creates the policy. specs: what the policy knows of the pools.
+    infer: whether the policy learns from inferred service times.
+    """
 
     make: Callable[[ServiceScenario, Random], Policy]
-    specs: Callable[[ServiceScenario], list[PoolSpec]] = _untold
+    specs: Callable[[ServiceScenario], list[PoolSpec]] = _nothing_known
     infer: bool = False
 
 
 RULES = {
     "jsq": Rule(_registered("jsq")),
-    "weighted least conn": Rule(_registered("nginx_least_conn"), _told_weights),
+    "weighted least conn": Rule(_registered("nginx_least_conn"), _weights_known),
     "leasttime": Rule(_registered("traefik_leasttime")),
     "prequal": Rule(_registered("prequal")),
     "lased": Rule(_registered("lased"), infer=True),
-    "lased told c": Rule(_registered("lased"), _told_servers, infer=True),
+    "lased told c": Rule(_registered("lased"), _servers_known, infer=True),
     "SED told": Rule(TrueDelay),
     "score told": Rule(TrueCost),
     "curve": Rule(_registered("curve")),
@@ -140,34 +148,38 @@ RULES = {
 BASES = ("jsq", "SED told")  # ratios are to the lesser of these
 
 
-def measured(scenario: str, rule: str, requests: int, seed: int) -> Result:
-    """Mean and 99th percentile of the response times after the warm-up, and the means by part of the run; seconds."""
-    chosen, what = RULES[rule], scenarios()[scenario]
-    requests = int(requests * what.size)
-    scene = what.scene(requests)
-    told = _tell if chosen.make in (TrueDelay, TrueCost) else None
-    times = simulate(scene, chosen.make, chosen.specs(scene), requests, seed, chosen.infer, told)
-    kept = times[int(WARMUP * requests) :]
+def measure(scenario: str, rule: str, requests: int, seed: int) -> Result:
+    """Return mean and 99th percentile of the response times after the warm-up, and the means by part of the run.
+
+    requests: before the scenario's factor `size`. All times are in seconds.
+    """
+    chosen, setting = RULES[rule], scenarios()[scenario]
+    requests = int(requests * setting.size)
+    scene = setting.scene(requests)
+    on_change = _tell_oracle if chosen.make in (TrueDelay, TrueCost) else None
+    times = simulate(scene, chosen.make, chosen.specs(scene), requests, seed, chosen.infer, on_change)
+    measured = times[int(WARMUP_SHARE * requests) :]
     ends = [*(end for end in WINDOWS[1:] if end < requests), requests]
     parts = [float(times[start:end].mean()) for start, end in zip(WINDOWS, ends, strict=False)]
-    return {"mean": float(kept.mean()), "p99": float(np.percentile(kept, 99)), "parts": parts}
+    return {"mean": float(measured.mean()), "p99": float(np.percentile(measured, 99)), "parts": parts}
 
 
-def _tell(policy: Policy, change: ServiceChange) -> None:
+def _tell_oracle(policy: Policy, change: ServiceChange) -> None:
+    """Inform an oracle of a change at once."""
     assert isinstance(policy, TrueDelay | TrueCost)
     policy.pool_changed(change)
 
 
-# -- what they come to
+# -- the results
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """exp of the mean logarithm."""
+    """Return exp of the mean logarithm."""
     return math.exp(float(np.mean([math.log(value) for value in values])))
 
 
 class Summary:
-    """Means over the seeds, and their ratios to the lesser of jsq and SED told."""
+    """Means over the seeds, and their ratios to the lesser of jsq and SED told, which knows the pools."""
 
     def __init__(self, results: Results) -> None:
         self.seeds: dict[tuple[str, str], list[Result]] = {}
@@ -176,32 +188,35 @@ class Summary:
             self.seeds.setdefault((scenario, rule), []).append(result)
         self.scenarios = [name for name in scenarios() if (name, "curve") in self.seeds]
 
-    def values(self, scenario: str, rule: str, what: str = "mean") -> list[float]:
-        """By seed, seconds."""
-        return [result[what] for result in self.seeds[scenario, rule]]
+    def values(self, scenario: str, rule: str, metric: str = "mean") -> list[float]:
+        """Return a metric by seed, seconds."""
+        return [result[metric] for result in self.seeds[scenario, rule]]
 
-    def mean(self, scenario: str, rule: str, what: str = "mean") -> float:
-        return float(np.mean(self.values(scenario, rule, what)))
+    def mean(self, scenario: str, rule: str, metric: str = "mean") -> float:
+        """Return the mean of a metric over the seeds, seconds."""
+        return float(np.mean(self.values(scenario, rule, metric)))
 
-    def ratio(self, scenario: str, rule: str, what: str = "mean") -> float:
-        return self.mean(scenario, rule, what) / min(self.mean(scenario, base, what) for base in BASES)
+    def ratio(self, scenario: str, rule: str, metric: str = "mean") -> float:
+        """Return the mean of a rule, divided by that of the better of BASES."""
+        return self.mean(scenario, rule, metric) / min(self.mean(scenario, base, metric) for base in BASES)
 
     def group(self, group: str) -> list[str]:
+        """Return the scenarios of a group."""
         return [name for name in self.scenarios if scenarios()[name].group == group]
 
-    def against(self, group: str, rule: str, other: str, what: str = "mean") -> float:
-        """Geometric mean over a group of mean of `rule` ÷ mean of `other`."""
-        return geometric_mean(self.mean(name, rule, what) / self.mean(name, other, what) for name in self.group(group))
+    def against(self, group: str, rule: str, other: str) -> float:
+        """Return the geometric mean over a group of the mean of `rule` divided by the mean of `other`."""
+        return geometric_mean(self.mean(name, rule) / self.mean(name, other) for name in self.group(group))
 
     def overall(self, group: str, rule: str) -> tuple[float, float]:
-        """Geometric mean and largest of the ratios of a group."""
+        """Return the geometric mean and the largest of the ratios in a group."""
         ratios = [self.ratio(name, rule) for name in self.group(group)]
         return geometric_mean(ratios), max(ratios)
 
 
 @dataclass(frozen=True)
 class CurveStudy:
-    """The table of rules by scenario."""
+    """Compares rules by scenario."""
 
     name: str = "curve"
     title: str = "Pools as services are: mean response time ÷ the lesser of jsq's and SED's with full knowledge"
@@ -211,7 +226,7 @@ class CurveStudy:
         return [
             Piece(
                 f"{name} | {rule} | {j}",
-                measured,
+                measure,
                 {"scenario": name, "rule": rule, "requests": requests, "seed": j},
             )
             for name in (QUICK if size == "quick" else scenarios())
@@ -220,19 +235,19 @@ class CurveStudy:
         ]
 
     def tables(self, results: Results) -> list[Table]:
-        found = Summary(results)
-        made = Table(title=self.title, title_justify="left")
-        made.add_column("scenario")
+        summary = Summary(results)
+        table = Table(title=self.title, title_justify="left")
+        table.add_column("scenario")
         for rule in RULES:
-            made.add_column(rule, justify="right")
+            table.add_column(rule, justify="right")
         for title in ("curve, ms", "p99 ms: jsq", "SED told", "curve"):
-            made.add_column(title, justify="right")
-        for name in found.scenarios:
-            mean, error = spread(found.values(name, "curve"))
-            tails = [f"{found.mean(name, rule, 'p99') * 1e3:.0f}" for rule in ("jsq", "SED told", "curve")]
-            made.add_row(
+            table.add_column(title, justify="right")
+        for name in summary.scenarios:
+            mean, error = spread(summary.values(name, "curve"))
+            tails = [f"{summary.mean(name, rule, 'p99') * 1e3:.0f}" for rule in ("jsq", "SED told", "curve")]
+            table.add_row(
                 name,
-                *(f"{found.ratio(name, rule):.3f}" for rule in RULES),
+                *(f"{summary.ratio(name, rule):.3f}" for rule in RULES),
                 f"{mean * 1e3:.1f} ± {error * 1e3:.1f}",
                 *tails,
             )
@@ -241,10 +256,10 @@ class CurveStudy:
         for rule in RULES:
             overall.add_column(rule, justify="right")
         for group in ("steady", "dispatchers", "changing"):
-            if found.group(group):
-                cells = ("{:.3f} / {:.3f}".format(*found.overall(group, rule)) for rule in RULES)
-                overall.add_row(f"{group} ({len(found.group(group))})", *cells)
-        return [made, overall]
+            if summary.group(group):
+                cells = ("{:.3f} / {:.3f}".format(*summary.overall(group, rule)) for rule in RULES)
+                overall.add_row(f"{group} ({len(summary.group(group))})", *cells)
+        return [table, overall]
 
     def rows(self, results: Results) -> list[dict[str, Any]]:
         rows = []
@@ -255,18 +270,18 @@ class CurveStudy:
         return rows
 
     def verdicts(self, results: Results, size: str) -> list[Verdict]:
-        found = Summary(results)
-        steady, full = found.group("steady"), size == "full"
+        summary = Summary(results)
+        steady, full = summary.group("steady"), size == "full"
         rules = ("jsq", "lased", "SED told", "leasttime", "prequal")
-        jsq, lased, sed, leasttime, prequal = (found.against("steady", "curve", rule) for rule in rules)
+        jsq, lased, sed, leasttime, prequal = (summary.against("steady", "curve", rule) for rule in rules)
         one_class = [name for name in steady if not scenarios()[name].law.startswith("classes")]
-        worst = max(one_class, key=lambda name: found.ratio(name, "curve"))
-        mixed = max((found.ratio(name, "curve") for name in steady if name not in one_class), default=math.nan)
-        tail = geometric_mean(found.ratio(name, "curve", "p99") for name in steady)
-        shared, most_shared = found.overall("dispatchers", "curve")
-        changing = found.overall("changing", "curve")[0]
+        worst = max(one_class, key=lambda name: summary.ratio(name, "curve"))
+        mixed = max((summary.ratio(name, "curve") for name in steady if name not in one_class), default=math.nan)
+        tail = geometric_mean(summary.ratio(name, "curve", "p99") for name in steady)
+        shared, most_shared = summary.overall("dispatchers", "curve")
+        changing = summary.overall("changing", "curve")[0]
         parts = geometric_mean(
-            found.seeds[name, "curve"][0]["parts"][0] / found.seeds[name, "jsq"][0]["parts"][0] for name in steady
+            summary.seeds[name, "curve"][0]["parts"][0] / summary.seeds[name, "jsq"][0]["parts"][0] for name in steady
         )
         return [
             verdict("steady: the mean is at least 15 % below jsq's", jsq <= 0.85, f"{jsq - 1:+.1%}"),
@@ -280,8 +295,8 @@ class CurveStudy:
             verdict(
                 "steady, requests of one class: it is nowhere more than 5 % above the lesser of jsq's and SED's with"
                 " full knowledge",
-                found.ratio(worst, "curve") <= 1.05 if full else None,
-                f"{found.ratio(worst, 'curve') - 1:+.1%} at worst, {worst}; with a class of 100 times the work"
+                summary.ratio(worst, "curve") <= 1.05 if full else None,
+                f"{summary.ratio(worst, 'curve') - 1:+.1%} at worst, {worst}; with a class of 100 times the work"
                 f" {mixed - 1:+.1%}",
             ),
             verdict("steady: p99 is at most 10 % above the lesser of theirs", tail <= 1.10, f"{tail - 1:+.1%}"),
@@ -296,16 +311,16 @@ class CurveStudy:
                 changing <= 1.20 if full else None,
                 f"{changing - 1:+.1%}",
             ),
-            self._agreement(found, full),
+            self._agreement(summary, full),
         ]
 
-    def _agreement(self, found: Summary, full: bool) -> Verdict:
-        """With an independent program, where the scenario is the same in every detail."""
+    def _agreement(self, summary: Summary, full: bool) -> Verdict:
+        """Compare with an independent program, in the scenarios for which pools.toml has its measurements."""
         off = {}
-        for name in found.scenarios:
+        for name in summary.scenarios:
             reference = scenarios()[name].reference_ms
             if reference is not None:
-                mean, error = spread(found.values(name, "curve"))
+                mean, error = spread(summary.values(name, "curve"))
                 off[name] = (mean * 1e3 - reference) / math.hypot(4 * error * 1e3, 0.02 * reference)
         far = [name for name, deviation in off.items() if abs(deviation) > 1]
         return verdict(
@@ -315,12 +330,12 @@ class CurveStudy:
         )
 
     def draw(self, results: Results, path: Path) -> None:
-        found = Summary(results)
-        names = found.scenarios
+        summary = Summary(results)
+        names = summary.scenarios
         figure, axes = canvas(9, 1.5 + 0.17 * len(names))
         shown: Sequence[str] = ("jsq", "leasttime", "lased", "SED told", "curve")
         for rule, colour in zip(shown, COLOURS, strict=False):
-            ratios = [found.ratio(name, rule) for name in names]
+            ratios = [summary.ratio(name, rule) for name in names]
             axes.plot(ratios, range(len(names)), "o", color=colour, label=rule, markersize=6 if rule == "curve" else 4)
         axes.axvline(1, color="grey", linewidth=1)
         axes.set_yticks(range(len(names)), names, fontsize=7)
@@ -329,7 +344,7 @@ class CurveStudy:
         axes.set_xticks((0.8, 1, 1.5, 2, 3, 5), ("0.8", "1", "1.5", "2", "3", "5"))
         axes.set_xlabel("mean response time ÷ the lesser of jsq's and SED's with full knowledge")
         axes.legend(fontsize=8)
-        figure.savefig(path, dpi=130)
+        plot.save(figure, path)
 
 
 CURVE = CurveStudy()

@@ -5,7 +5,7 @@ The clients speak to the pools directly and at the same time, because pools of o
 
 import asyncio
 
-from loadgen.attack.client import Client, Sending
+from loadgen.attack.client import Client, PendingRequest
 from loadgen.attack.targets import Request
 from loadgen.experiments.live.backends import BackendError
 from tests.bench.applications.work import NUMBER
@@ -44,7 +44,7 @@ class ClosedLoop:
     def _send(self, target):
         self._open += 1
         self._next += 1
-        self._client.send(Sending(self._next, target, 0))
+        self._client.send(PendingRequest(self._next, target, 0))
 
     def _over(self, sending):
         self._open -= 1

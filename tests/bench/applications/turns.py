@@ -66,29 +66,6 @@ def _digest(what):
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
 
 
-class Store:
-    """This keeps finished turns in a file, one a line. It ignores a line that was cut off."""
-
-    def __init__(self, path):
-        self.path = path
-        self._found = {}
-        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-        self._torn = bool(text) and not text.endswith("\n")
-        for line in text.splitlines():
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                entry = json.loads(line)
-                self._found[entry["mark"]] = entry
-
-    def get(self, mark):
-        return self._found.get(mark)
-
-    def add(self, mark, entry):
-        self._found[mark] = {"mark": mark} | entry
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write("\n" * self._torn + json.dumps(self._found[mark]) + "\n")
-        self._torn = False
-
-
 def capacity_mark(row):
     """Returns the key of a measured capacity. Rows with the same pools have the same key."""
     return _digest(["capacity", _applications(), [asdict(pool) for pool in row.pools], row.costly])

@@ -10,20 +10,20 @@ import time
 
 import pytest
 
-from loadgen.experiments import claims, pictures, reproduce, results
-from loadgen.experiments import spec as specs
-from loadgen.experiments.reproduce import Plan
-from loadgen.experiments.spec import Cell
+from loadgen.experiments import claims, pictures, results
+from loadgen.experiments.run import Plan, run, write
+from loadgen.experiments.spec import Cell, load
 from loadgen.sim.model import Scenario
 from loadgen.sim.sweep import Engine
 from tests.experiments.test_spec import FILE
+from tests.loadgen.command import run_command
 
 
 @pytest.fixture
 def plan(tmp_path):
     path = tmp_path / "trial.toml"
     path.write_text(FILE)
-    return Plan(specs.load(str(path)), "quick", tmp_path / "out", jobs=1)
+    return Plan(load(str(path)), "quick", tmp_path / "out", jobs=1)
 
 
 def silent(done, total, cell):
@@ -31,9 +31,9 @@ def silent(done, total, cell):
 
 
 def test_files_table_and_picture(plan):
-    found = reproduce.run(plan, silent)
-    reproduce.write(plan, found, claims.judge(plan.spec, found))
-    pictures.draw(plan.spec, found, plan.folder / "trial.png")
+    result = run(plan, silent)
+    write(plan, result, claims.judge(plan.spec, result))
+    pictures.draw(plan.spec, result, plan.folder / "trial.png")
     with (plan.folder / "rows.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 4 * 2, "a row a replication and cell"
@@ -48,10 +48,8 @@ def test_both_engines_measure_the_same(plan, tmp_path):
     import dataclasses
 
     engines = (Engine.OBJECT, Engine.COMPILED)
-    found = [
-        reproduce.run(dataclasses.replace(plan, engine=engine, folder=tmp_path / engine), silent) for engine in engines
-    ]
-    for first, second in zip(found[0].cells, found[1].cells, strict=True):
+    result = [run(dataclasses.replace(plan, engine=engine, folder=tmp_path / engine), silent) for engine in engines]
+    for first, second in zip(result[0].cells, result[1].cells, strict=True):
         assert all((first[name] == second[name]).all() for name in first.values)
 
 
@@ -64,27 +62,22 @@ def test_an_interrupted_run_goes_on_where_it_was(plan, monkeypatch):
             raise PulledError
 
     with pytest.raises(PulledError):
-        reproduce.run(plan, pull_after_two)
+        run(plan, pull_after_two)
     kept = (plan.folder / "cells.jsonl").read_text().splitlines()
     assert len(kept) == 2
-    with (plan.folder / "cells.jsonl").open("a") as file:
-        file.write(kept[0][:50])  # the power went off
-    told = []
-    found = reproduce.run(plan, lambda done, total, cell: told.append(done))
-    assert told == [4, 6, 8], "two cells of two replications were there already"
-    assert len(found.cells) == 4
-    again = []
-    reproduce.run(plan, lambda done, total, cell: again.append(done))
-    assert again == [8], "nothing is run twice, and a line that was cut off does no harm"
+    progress = []
+    result = run(plan, lambda done, total, cell: progress.append(done))
+    assert progress == [4, 6, 8], "two cells of two replications were there already"
+    assert len(result.cells) == 4
 
 
 def test_another_seed_is_another_run(plan):
     import dataclasses
 
-    reproduce.run(plan, silent)
-    told = []
-    reproduce.run(dataclasses.replace(plan, seed=5), lambda done, total, cell: told.append(done))
-    assert told[0] == 0
+    run(plan, silent)
+    progress = []
+    run(dataclasses.replace(plan, seed=5), lambda done, total, cell: progress.append(done))
+    assert progress[0] == 0
 
 
 def test_changed_code_is_another_run(tmp_path, monkeypatch):
@@ -94,47 +87,45 @@ def test_changed_code_is_another_run(tmp_path, monkeypatch):
         "from dispatcher.policies.jsq import Jsq\n\n\nclass Mine(Jsq):\n    'Mine.'\n"
     )
     cell = Cell({}, Scenario("mine_own:Mine", 1.0, (1.0, 2.0), (1.0, 2.0), 50))
-    before = results.fingerprint(cell, range(3), "sim")
+    before = results.mark_of(cell, range(3), "sim")
     with (tmp_path / "mine_own.py").open("a") as file:
         file.write("    depth = 3\n")
     results._source_of.cache_clear()
-    assert results.fingerprint(cell, range(3), "sim") != before
-    assert results.fingerprint(cell, range(3), "live", 20.0) != results.fingerprint(cell, range(3), "live", 60.0)
-
-
-def lased_loadgen(*arguments, **more):
-    return subprocess.run(
-        [sys.executable, "-m", "loadgen", *arguments], capture_output=True, text=True, timeout=120, check=False, **more
-    )
-
-
-def test_the_command_says_what_it_found(tmp_path):
-    done = lased_loadgen("reproduce", "starvation", "--out", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("shown      ") == 4
-    assert "NOT SHOWN" not in done.stdout
-    folder = tmp_path / "starvation-quick-sim"
-    assert {path.name for path in folder.iterdir()} == {
-        "cells.jsonl", "manifest.json", "rows.csv", "starvation.png", "verdicts.json"
-    }  # fmt: skip
-    again = lased_loadgen("reproduce", "starvation", "--out", str(tmp_path), "--json")
-    assert [verdict["holds"] for verdict in json.loads(again.stdout)["verdicts"]] == [True] * 4
+    assert results.mark_of(cell, range(3), "sim") != before
+    assert results.mark_of(cell, range(3), "live", 20.0) != results.mark_of(cell, range(3), "live", 60.0)
 
 
 @pytest.mark.slow
-def test_the_regret_of_episodes_by_pool_is_reproduced(tmp_path):
-    done = lased_loadgen("reproduce", "episodes", "--out", str(tmp_path))
+@pytest.mark.parametrize("name", ["starvation", "episodes"])
+def test_a_figure_is_reproduced(name, tmp_path, capsys):
+    done = run_command(capsys, "reproduce", name, "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("shown      ") == 4
+    assert "NOT SHOWN" not in done.stdout
 
 
-def test_a_claim_that_is_not_shown_is_exit_code_1(tmp_path):
+CLAIM = """
+[[claims]]
+says = "SED has regret"
+check = "{check}"
+given = {{ where = {{ policy = "sed", rho = "0.3" }}, {limit} = 1.0 }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("check", "limit", "code", "text"),
+    [("linear", "tolerance", 1, "NOT SHOWN  SED has regret"), ("flattens", "most", 0, "shown      SED has regret")],
+)
+def test_the_command_shows_a_verdict_and_writes_its_files(check, limit, code, text, tmp_path, capsys):
     path = tmp_path / "trial.toml"
-    path.write_text(FILE + '[[claims]]\nsays = "SED has regret"\ncheck = "linear"\n'
-                    'given = { where = { policy = "sed", rho = "0.3" }, tolerance = 0.1 }\n')  # fmt: skip
-    done = lased_loadgen("reproduce", str(path), "--out", str(tmp_path))
-    assert done.returncode == 1
-    assert "NOT SHOWN  SED has regret" in done.stdout
+    path.write_text(FILE + CLAIM.format(check=check, limit=limit))
+    done = run_command(capsys, "reproduce", path, "--out", tmp_path, "--jobs", "1")
+    assert done.returncode == code, done.stderr
+    assert text in done.stdout
+    files = {"cells.jsonl", "manifest.json", "rows.csv", "trial.png", "verdicts.json"}
+    assert {path.name for path in (tmp_path / "trial-quick-sim").iterdir()} == files
+    again = run_command(capsys, "reproduce", path, "--out", tmp_path, "--jobs", "1", "--json")
+    assert [verdict["holds"] for verdict in json.loads(again.stdout)["verdicts"]] == [code == 0]
 
 
 SLOW = pytest.mark.slow
@@ -148,11 +139,8 @@ SLOW = pytest.mark.slow
 def test_a_signal_keeps_what_is_finished(tmp_path, number, policy):
     path = tmp_path / "long.toml"
     text = FILE.replace('options = { ties = "random" }', "").replace('"sed", {', f'"sed", "{policy}", {{')
-    for old, new in (
-        ("arrivals = 100\n", "arrivals = 300000\n"),
-        ("reps = 2", "reps = 40"),
-        ("[0.3,", "[0.3, 0.4, 0.5,"),
-    ):
+    loads = ", ".join(f"{0.1 + i / 1000}" for i in range(500))
+    for old, new in (("arrivals = 100\n", "arrivals = 20000\n"), ("[0.3,", f"[{loads},")):
         text = text.replace(old, new)
     path.write_text(text)
     arguments = ["reproduce", str(path), "--out", str(tmp_path), "--jobs", "2"]
@@ -168,17 +156,17 @@ def test_a_signal_keeps_what_is_finished(tmp_path, number, policy):
         os.killpg(process.pid, number)
         out, errors = process.communicate(timeout=60)
     assert process.returncode == 1, errors
-    assert "the same command goes on from there" in errors
+    assert "run the same command again to continue" in errors
     assert "Traceback" not in errors
     assert out == ""
     assert cells.read_text().endswith("\n")
 
 
 @pytest.mark.slow
-def test_the_same_experiment_on_real_processes(tmp_path):
+def test_the_same_experiment_on_real_processes(tmp_path, capsys):
     path = tmp_path / "trial.toml"
     path.write_text(FILE.replace("live = { arrivals = 50, rate = 20.0 }", "live = { arrivals = 60, rate = 60.0 }"))
-    done = lased_loadgen("reproduce", str(path), "--size", "full", "--backend", "live", "--out", str(tmp_path))
+    done = run_command(capsys, "reproduce", str(path), "--size", "full", "--backend", "live", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
     with (tmp_path / "trial-full-live" / "rows.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -190,19 +178,19 @@ def test_the_same_experiment_on_real_processes(tmp_path):
 COMPARE = ["compare", "--policies", "sed,jsq", "--lam", "1.2", "--mu", "1,2", "--json"]
 
 
-def test_compare_simulated(tmp_path):
+def test_compare_simulated(tmp_path, capsys):
     common = [*COMPARE, "--out", str(tmp_path)]
-    simulated = json.loads(lased_loadgen(*common, "--arrivals", "3000", "--reps", "5").stdout)
+    simulated = json.loads(run_command(capsys, *common, "--arrivals", "3000", "--reps", "5").stdout)
     assert simulated["first"] == "sed"
-    found = simulated["differences"]["jsq"]["mean_response"]
-    assert found["verdict"] == "worse"
-    assert found["low"] > 0
+    result = simulated["differences"]["jsq"]["mean_response"]
+    assert result["verdict"] == "worse"
+    assert result["low"] > 0
 
 
 @pytest.mark.slow
-def test_compare_live(tmp_path):
+def test_compare_live(tmp_path, capsys):
     common = [*COMPARE, "--out", str(tmp_path)]
-    done = lased_loadgen(*common, "--backend", "live", "--arrivals", "60", "--reps", "1", "--rate", "60")
+    done = run_command(capsys, *common, "--backend", "live", "--arrivals", "60", "--reps", "1", "--rate", "60")
     assert done.returncode == 0, done.stderr
     live = json.loads(done.stdout)
     (load,) = live["loads"]

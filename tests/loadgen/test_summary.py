@@ -1,5 +1,4 @@
-"""From rows to numbers to a verdict: every count has its place, times are of what they say, and bad runs are called
-bad."""
+"""Measurements, summary, verdict and thresholds: every request is counted once, and bad runs are invalid."""
 
 import json
 import math
@@ -12,7 +11,7 @@ from loadgen.attack import thresholds
 from loadgen.attack.arrival_fit import SLACK, TOLERANCE, Gaps
 from loadgen.attack.arrivals import Poisson, parse
 from loadgen.attack.driver import Limits
-from loadgen.attack.histogram import Histogram
+from loadgen.attack.histogram import Histogram, distribution
 from loadgen.attack.measure import measure
 from loadgen.attack.plan import Plan, Traffic
 from loadgen.attack.records import CLOSED, DROPPED, OPEN, TIMED_OUT, Effort, Records
@@ -44,9 +43,9 @@ def summary_of(
     records, rate=100.0, seconds=20.0, warmup=0.0, cut=math.inf, ended=20.1, rules=(), process=None, **effort
 ):
     plan = Plan(Traffic(rate=rate, duration=seconds, warmup=warmup), Request(("http://a/",)), Limits())
-    found = measure(records, process or plan.traffic.process(), seconds, warmup, cut, [ended])
+    result = measure(records, process or plan.traffic.process(), seconds, warmup, cut, [ended])
     rules = [thresholds.parse(rule) for rule in rules]
-    return summarize(plan, records, found, [effort_of(records, ended, **effort)], rules)
+    return summarize(plan, records, result, [effort_of(records, ended, **effort)], rules)
 
 
 def test_a_good_run_is_valid_and_its_times_are_three():
@@ -135,7 +134,7 @@ def bad_runs():
     yield "stalls shortly", stalls_shortly, "of p99, "
     yield "slows", slows, "a second were sent"
     yield "drops", drops, "dropped"
-    yield "fails", fails, "no request was answered well"
+    yield "fails", fails, "no request was completed"
     yield "batches", batches, "gaps between sends"
     yield "loses", loses, "Little's law"
 
@@ -153,7 +152,7 @@ def test_a_run_that_did_not_do_what_it_says_is_invalid(name, spoil, says):
     assert all(finding.advice for finding in summary.findings)
 
 
-@pytest.mark.parametrize("rate", [60.0, 1000.0, 4000.0])
+@pytest.mark.parametrize("rate", [60.0, 1000.0, pytest.param(4000.0, marks=pytest.mark.slow)])
 def test_good_runs_are_not_suspected(rate):
     for seed in range(3):
         summary = summary_of(good_run(rate, late=0.00004, seed=seed), rate)
@@ -168,7 +167,7 @@ def test_a_stall_that_only_the_far_tail_shows_spoils_that_percentile_and_not_the
     records.done[:] = records.sent + 0.001
     summary = summary_of(records, 1000.0)
     assert summary.verdict == "valid with warnings"
-    assert any("of p999, " in text and "believe the service times" in text for text in summary.warnings)
+    assert any("of p999, " in text and "use the service times" in text for text in summary.warnings)
 
 
 def test_one_late_request_at_the_end_spoils_no_short_run():
@@ -210,11 +209,11 @@ def test_processes_that_end_at_different_times_keep_the_count():
     ended = np.array([20.5, 24.0])
     done = np.where(np.isnan(records.done), ended[records.owner], records.done)
     efforts = [Effort(busy=float((done - records.sent)[records.owner == k].sum()), elapsed=ended[k]) for k in (0, 1)]
-    found = measure(records, None, 20.0, ended=ended)
-    assert not [finding for finding in judge(found, None, efforts) if "Little" in finding.says]
+    result = measure(records, None, 20.0, ended=ended)
+    assert not [finding for finding in judge(result, None, efforts) if "Little" in finding.says]
 
 
-def test_a_busy_generator_and_too_few_answers_are_told():
+def test_a_busy_generator_and_too_few_answers_are_reported():
     assert any("97% of a core" in text for text in summary_of(good_run(), cpu=19.5).warnings)
     few = summary_of(good_run(2.0), 2.0)
     assert any("too few for p90 and above" in text for text in few.warnings)
@@ -249,14 +248,14 @@ def test_the_distance_is_what_it_says(text):
     process = parse(text, 50.0, Random(1))
     planned = schedule(parse(text, 50.0, Random(1)), 100.0)
     batched = np.ceil(planned * 20) / 20
-    found = fit_of(process, planned, batched, (0.1, 0.11, 0.8))
+    result = fit_of(process, planned, batched, (0.1, 0.11, 0.8))
     x = np.sort(np.diff(process.expected(batched)))
     grid = np.linspace(0, 12, 400_001)
     sent = lambda at: np.searchsorted(x, at, side="right") / len(x)  # noqa: E731
     law = lambda at: -np.expm1(-np.maximum(at, 0.0))  # noqa: E731
     exact = max(np.max(sent(grid - SLACK) - law(grid)), np.max(law(grid - SLACK) - sent(grid)))
-    assert found.distance == pytest.approx(exact, abs=2e-3)
-    assert (found.against, found.gaps) == ("law", len(planned) - 1)
+    assert result.distance == pytest.approx(exact, abs=2e-3)
+    assert (result.against, result.gaps) == ("law", len(planned) - 1)
 
 
 def test_what_leaves_after_later_ones_is_put_in_its_place_whatever_the_parts():
@@ -287,8 +286,8 @@ JITTERED = (("constant", 2.0, 20.0), ("constant", 50.0, 20.0), ("gamma:burstines
 def test_a_jitter_of_a_tenth_of_a_millisecond_is_no_other_process_and_batches_are(text, rate, seconds):
     planned = schedule(parse(text, rate, Random(1)), seconds)
     late = np.random.default_rng(1).exponential(0.00005, len(planned))
-    found = fit_of(parse(text, rate, Random(1)), planned, np.maximum.accumulate(planned + late))
-    assert found.distance <= found.allowed
+    result = fit_of(parse(text, rate, Random(1)), planned, np.maximum.accumulate(planned + late))
+    assert result.distance <= result.allowed
     n = len(planned) // 10 * 10
     batched = fit_of(parse(text, rate, Random(1)), planned[:n], np.repeat(planned[9:n:10], 10))
     assert batched.distance > batched.allowed + 0.1
@@ -296,8 +295,8 @@ def test_a_jitter_of_a_tenth_of_a_millisecond_is_no_other_process_and_batches_ar
 
 def test_traces_may_be_as_rough_as_they_like():
     for planned in (np.repeat(np.arange(20.0), 50), np.round(schedule(Poisson(30.0, Random(1)), 60.0), 2)):
-        found = fit_of(None, planned, planned + np.random.default_rng(1).uniform(0, 0.0002, len(planned)))
-        assert found.distance <= found.allowed
+        result = fit_of(None, planned, planned + np.random.default_rng(1).uniform(0, 0.0002, len(planned)))
+        assert result.distance <= result.allowed
 
 
 def test_few_gaps_are_not_judged():
@@ -311,21 +310,27 @@ def test_the_allowance_is_that_of_dvoretzky_kiefer_wolfowitz_and_massart():
     exceeded = 0
     for seed in range(300):
         planned = schedule(Poisson(50.0, Random(seed)), 10.0)
-        found = fit_of(Poisson(50.0, Random(0)), planned, planned)
-        exceeded += found.distance > found.allowed - TOLERANCE
+        result = fit_of(Poisson(50.0, Random(0)), planned, planned)
+        exceeded += result.distance > result.allowed - TOLERANCE
     assert exceeded <= 3 + 4 * math.sqrt(3)
 
 
 # -- histograms and thresholds
 
 
+def test_percentiles_are_values_that_happened_to_three_digits():
+    values = np.arange(1, 1001) / 1000
+    assert distribution(values) == pytest.approx({"mean": 0.5005, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99,
+                                                  "p999": 0.999, "p9999": 1.0, "max": 1.0}, rel=1e-3)  # fmt: skip
+
+
 def test_a_histogram_holds_any_time_and_writes_itself(tmp_path):
     histogram = Histogram()
     histogram.add(np.array([0.0, 4e-7, 5e-5, 1.0, 100_000.0]))
-    found = histogram.summary()
-    assert found["max"] == 100_000.0
-    assert found["mean"] == pytest.approx(20_000.2, rel=1e-5)
-    assert found["p50"] == pytest.approx(5e-5)
+    result = histogram.summary()
+    assert result["max"] == 100_000.0
+    assert result["mean"] == pytest.approx(20_000.2, rel=1e-5)
+    assert result["p50"] == pytest.approx(5e-5)
     histogram.write_hgrm(tmp_path / "x.hgrm")
     text = (tmp_path / "x.hgrm").read_text()
     assert text.splitlines()[0].split() == ["Value", "Percentile", "TotalCount", "1/(1-Percentile)"]
@@ -374,15 +379,15 @@ def test_answers_that_never_came_are_longer_than_any():
     ]
 
 
-def test_a_bound_that_is_met_is_not_passed_and_few_answers_are_told():
+def test_a_bound_that_is_met_is_not_passed_and_few_answers_are_reported():
     records = good_run()
     records.done[:] = records.planned + 0.2
     summary = summary_of(records, rules=("p99>200ms", "max>200ms", "max>=200ms", "p99.99>1s"))
     assert [part.broken for part in summary.thresholds] == [False, False, True, False]
-    assert "of too few answers" in summary.thresholds[3].was
+    assert "of too few responses" in summary.thresholds[3].was
 
 
-def test_a_time_that_nobody_has_seen_breaks_every_bound_and_an_invalid_run_comes_first():
+def test_a_time_without_observations_breaks_every_bound_and_an_invalid_run_comes_first():
     records = good_run()
     records.status[:] = 500
     summary = summary_of(records, rules=["p99>1000s"])
@@ -403,5 +408,5 @@ def test_rules_that_are_none(rule):
 
 def test_findings_are_sorted_and_the_words_are_the_contracts():
     assert verdict([]) == "valid"
-    found = measure(Records(np.zeros(0)), None, 1.0)
-    assert verdict(judge(found, None, [])) == "invalid"
+    result = measure(Records(np.zeros(0)), None, 1.0)
+    assert verdict(judge(result, None, [])) == "invalid"

@@ -1,4 +1,4 @@
-"""Plans: processes of every kind, changing rates, traces, and who is sent what by whom; all by seed."""
+"""Plans: traces, targets, bodies and sending processes, all determined by the seed; and mistakes in them."""
 
 import gzip
 import math
@@ -8,71 +8,13 @@ from random import Random
 import numpy as np
 import pytest
 
-from loadgen.attack.arrivals import Constant, Poisson, Stage, Stages, parse, parse_stages
+from loadgen.attack.arrivals import Poisson
 from loadgen.attack.driver import Limits
 from loadgen.attack.plan import Plan, Traffic
 from loadgen.attack.records import CHUNK, Records
 from loadgen.attack.schedule import blocks, choose_owners, schedule, trace, write_trace
 from loadgen.attack.targets import Request
-
-
-def ks(values):
-    """Kolmogorov and Smirnov's distance from uniform, and its bound at the level 0.001."""
-    values, n = np.sort(values), len(values)
-    up = np.arange(1, n + 1) / n
-    return max(np.max(up - values), np.max(values - up + 1 / n)), 1.95 / math.sqrt(n)
-
-
-@pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
-def test_gamma_gaps_have_the_mean_and_the_spread_they_say(burstiness):
-    gaps = np.diff(schedule(parse(f"gamma:burstiness={burstiness}", 20.0, Random(1)), 2000.0))
-    n, variance = len(gaps), 1 / burstiness / 20**2
-    assert abs(gaps.mean() - 1 / 20) < 4 * math.sqrt(variance / n)
-    fourth = np.mean((gaps - gaps.mean()) ** 4)
-    assert abs(gaps.var() - variance) < 4 * math.sqrt((fourth - variance**2) / n)
-
-
-def test_on_and_off():
-    found = schedule(parse("onoff:on=0.5,off=1.5", 40.0, Random(2)), 4000.0)
-    assert abs(len(found) / 4000.0 - 40.0) < 4 * 40.0 * math.sqrt(2 / (4000.0 / 2))
-    silent = np.diff(found) > 0.25  # at 160 a second no gap inside a burst is that long
-    assert silent.sum() * 2.0 == pytest.approx(4000.0, rel=0.2)
-
-
-@pytest.mark.parametrize(
-    ("text", "stages"),
-    [("poisson", None), ("sine:depth=0.9,period=7", None), ("poisson", "5s@20,10s@20..200,5s@0,10s@100..0")],
-)
-def test_what_is_expected_between_arrivals_is_exponential_whatever_the_rate_does(text, stages):
-    traffic = Traffic(text, None if stages else 300.0, None if stages else 30.0, stages, seed=4)
-    instants = np.concatenate(list(traffic.blocks()))
-    expected = traffic.process().expected(instants)
-    distance, bound = ks(-np.expm1(-np.diff(expected)))
-    assert distance < bound
-
-
-def test_stages_end_and_are_never_stretched():
-    stages = parse_stages("10s@50,1m@50..200,5s@0")
-    assert stages == [Stage(10, 50, 50), Stage(60, 50, 200), Stage(5, 0, 0)]
-    even = Stages(Constant(1.0), stages)
-    found = schedule(even, 100.0)
-    assert len(found) == 8000, "500 and 7,500"
-    assert found[499] == pytest.approx(10.0), "an arrival is where the expected number reaches its own"
-    assert found[-1] == pytest.approx(70.0)
-    assert np.searchsorted(found, 40.0) == pytest.approx(500 + 30 * (50 + 125) / 2, abs=1)
-    assert [even.rate(at) for at in (0, 10, 40, 69.999, 72, 80)] == pytest.approx([50, 50, 125, 200, 0, 0], rel=1e-3)
-
-
-def test_a_ramp_from_nothing_begins_and_a_stage_without_traffic_passes():
-    assert schedule(Stages(Constant(1.0), parse_stages("4s@0..2,1s@0,1s@1")), 9.0).tolist() == pytest.approx(
-        [2.0, math.sqrt(8.0), math.sqrt(12.0), 4.0, 6.0], rel=1e-9
-    )
-
-
-@pytest.mark.parametrize("text", ["", "10", "10s", "@5", "10s@", "10s@5..", "10s@-1", "0s@5", "1d@5", "10s@5,,5s@1"])
-def test_stages_that_are_none(text):
-    with pytest.raises(ValueError, match=r"stages are SECONDS@RATE|must last"):
-        parse_stages(text)
+from tests.loadgen.test_arrivals import ks
 
 
 @pytest.mark.parametrize("name", ["plain.txt", "packed.csv.gz"])
@@ -97,7 +39,7 @@ def test_a_trace_that_is_none_is_refused_by_line(tmp_path, text, message):
         list(trace(path))
 
 
-def test_half_a_gzip_file_is_told(tmp_path):
+def test_half_a_gzip_file_is_reported(tmp_path):
     path = tmp_path / "trace.csv.gz"
     path.write_bytes(gzip.compress(b"1\n" * 10_000)[:-20])
     with pytest.raises(ValueError, match="cut short"):
@@ -156,7 +98,7 @@ def test_a_plan_longer_than_a_block_has_no_seam(tmp_path):
     assert records.planned.tolist() == whole.tolist()
     assert np.isnan(records.sent).all()
     records.sent[5] = 1.5
-    records.forget(CHUNK)
+    records.release(CHUNK)
     assert Records.open(tmp_path).sent[5] == records.sent[5] == 1.5, "files keep what memory forgets"
 
 
@@ -165,9 +107,9 @@ def test_a_plan_longer_than_a_block_has_no_seam(tmp_path):
     [
         ({}, "--rate and --duration, or --stages"),
         ({"rate": 1.0}, "--rate and --duration"),
-        ({"rate": 1.0, "stages": "1s@1"}, "leave --rate away"),
-        ({"arrivals": "trace:x", "rate": 1.0}, "leave --rate and --stages away"),
-        ({"arrivals": "sine", "stages": "1s@1"}, "stages go with"),
+        ({"rate": 1.0, "stages": "1s@1"}, "use either --stages or --rate"),
+        ({"arrivals": "trace:x", "rate": 1.0}, "without --rate and --stages"),
+        ({"arrivals": "sine", "stages": "1s@1"}, "stages need poisson"),
         ({"rate": 1.0, "duration": -1.0}, "duration must be positive"),
         ({"rate": 1.0, "duration": math.nan}, "duration must be positive"),
         ({"rate": 1.0, "duration": 1.0, "warmup": -1.0}, "warm-up must not be negative"),
@@ -190,17 +132,17 @@ def test_a_warm_up_must_leave_something(tmp_path):
         ({"urls": ("ftp://a/",)}, "must begin with http"),
         ({"urls": ("http:///x",)}, "name a host"),
         ({"urls": ("http://a:99999/",)}, "from 1 to 65535"),
-        ({"urls": ("http://user:secret@a/",)}, "a user or a password is not taken"),
-        ({"urls": ("http://ä.test/",)}, "no name of a host"),
-        ({"urls": ("http://a..b/",)}, "no name of a host"),
-        ({"headers": (("a", "€"),)}, "the header a holds what cannot be sent"),
+        ({"urls": ("http://user:secret@a/",)}, "must not contain a user or a password"),
+        ({"urls": ("http://ä.test/",)}, "is not a host name"),
+        ({"urls": ("http://a..b/",)}, "is not a host name"),
+        ({"headers": (("a", "€"),)}, "the header a holds a character that cannot be sent"),
         ({"urls": ("http://a/b c",)}, "percent-encoded"),
         ({"urls": ("http://a/ü",)}, "percent-encoded"),
         ({"urls": ()}, "from 1 to 255"),
         ({"method": "GE T"}, "method"),
         ({"headers": (("a b", "c"),)}, "NAME: VALUE"),
         ({"headers": (("a", "b\r\nc: d"),)}, "NAME: VALUE"),
-        ({"headers": (("Content-Length", "3"),)}, "follows from what is sent"),
+        ({"headers": (("Content-Length", "3"),)}, "is set automatically"),
     ],
 )
 def test_requests_that_cannot_be_sent_are_refused(given, message):

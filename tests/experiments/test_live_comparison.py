@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 
 from dispatcher.errors import ConfigError
-from loadgen.cli import compare as versus
-from loadgen.experiments.live import comparison as contest
-from loadgen.experiments.live import comparison_report as contest_shown
+from loadgen.cli.compare import installed
+from loadgen.experiments.live import comparison, comparison_report
 from loadgen.experiments.live.backends import BackendError, LivePoolSpec, live_pools
 from loadgen.experiments.live.balancers import BALANCERS, balancer_system, parse
-from loadgen.experiments.live.comparison import METRICS, Contest, Standing, System, policies, run
+from loadgen.experiments.live.comparison import METRICS, Comparison, System, SystemResult, policies, run
 
 POOLS = (LivePoolSpec("1", 100.0, 50.0), LivePoolSpec("2", 300.0, 50.0))
-CONTEST = Contest(
+COMPARISON = Comparison(
     (System("lased", "lased"), System("sed", "sed"), System("nginx", balancer="nginx")),
     POOLS,
     (120.0, 240.0),
@@ -33,67 +32,64 @@ def where_installed(name):
 
 
 def test_systems_take_turns_in_another_order_each_round_on_the_same_traffic():
-    turns = [(j, lam, system.label) for j, lam, system in CONTEST.turns()]
+    turns = [(j, lam, system.label) for j, lam, system in COMPARISON.runs()]
     assert len(turns) == len(set(turns)) == 3 * 2 * 3
     orders = [[label for j, lam, label in turns if (j, lam) == (round_, 120.0)] for round_ in range(3)]
     assert orders == [["lased", "sed", "nginx"], ["sed", "nginx", "lased"], ["nginx", "lased", "sed"]]
     assert [j for j, _, _ in turns] == sorted(j for j, _, _ in turns), "a round is over before the next begins"
-    assert len({CONTEST.mark(*turn) for turn in CONTEST.turns()}) == len(turns)
-    assert CONTEST.offsets(120.0, 1).tolist() == CONTEST.offsets(120.0, 1).tolist()
-    assert np.allclose(CONTEST.offsets(240.0, 1) * 2, CONTEST.offsets(120.0, 1)), "the same dice at every load"
+    assert len({COMPARISON.mark(*turn) for turn in COMPARISON.runs()}) == len(turns)
+    assert COMPARISON.offsets(120.0, 1).tolist() == COMPARISON.offsets(120.0, 1).tolist()
+    assert np.allclose(COMPARISON.offsets(240.0, 1) * 2, COMPARISON.offsets(120.0, 1)), "the same dice at every load"
 
 
-def standings():
+def system_results():
     """lased 10 ms, sed 1 ms less in each round though rounds differ, nginx twice as long."""
     rounds = np.array([0.010, 0.014, 0.012])
-    found = []
-    for lam in CONTEST.lams:
-        for system, times in zip(CONTEST.systems, (rounds, rounds - 0.001, 2 * rounds), strict=True):
+    result = []
+    for lam in COMPARISON.lams:
+        for system, times in zip(COMPARISON.systems, (rounds, rounds - 0.001, 2 * rounds), strict=True):
             regret = np.full(3, math.nan) if system.balancer else np.arange(3.0)
             values = dict.fromkeys(METRICS, times) | {"regret": regret, "shares": np.array([[0.2, 0.8]] * 3)}
-            found.append(Standing(system, lam, values))
-    return found
+            result.append(SystemResult(system, lam, values))
+    return result
 
 
 def test_what_is_shown_is_paired(tmp_path):
-    found = contest_shown.as_json(CONTEST, standings())
-    assert [load["load"] for load in found["loads"]] == [0.3, 0.6]
-    difference = found["loads"][0]["differences"]["sed"]["mean_response"]
+    result = comparison_report.as_json(COMPARISON, system_results())
+    assert [load["load"] for load in result["loads"]] == [0.3, 0.6]
+    difference = result["loads"][0]["differences"]["sed"]["mean_response"]
     assert difference["mean"] == pytest.approx(-0.001)
     assert difference["high"] - difference["low"] < 1e-9, "what rounds have in common falls out"
-    assert "regret" not in found["loads"][0]["differences"]["nginx"]
-    assert json.dumps(found, allow_nan=False)
-    one, first = standings()[2], standings()[0]
-    assert contest_shown.percent(one, first, "mean_response").startswith("+100.0 ± ")
-    contest_shown.draw(CONTEST, standings(), tmp_path / "x.png")
+    assert "regret" not in result["loads"][0]["differences"]["nginx"]
+    assert json.dumps(result, allow_nan=False)
+    one, first = system_results()[2], system_results()[0]
+    assert comparison_report.percent(one, first, "mean_response").startswith("+100.0 ± ")
+    comparison_report.draw(COMPARISON, system_results(), tmp_path / "x.png")
     assert (tmp_path / "x.png").read_bytes()[:4] == b"\x89PNG"
-    contest_shown.write_rows(CONTEST, standings(), tmp_path / "rows.csv")
+    comparison_report.write_rows(COMPARISON, system_results(), tmp_path / "rows.csv")
     assert len((tmp_path / "rows.csv").read_text().splitlines()) == 1 + 2 * 3 * 3
-    table = contest_shown.table(CONTEST, standings(), 120.0)
+    table = comparison_report.table(COMPARISON, system_results(), 120.0)
     assert table.row_count == 3
     assert "load 0.3: 120 requests a second to pools of 100 and 300" in table.title
 
 
-def test_a_finished_turn_is_not_run_again(tmp_path):
-    given = Contest((System("sed", "sed"),), POOLS, (200.0,), 40)
-    given = Contest(given.systems, POOLS, (200.0,), 40, rounds=1)
-    told = []
-    (first,) = run(given, tmp_path, lambda *words: told.append(words))
-    with (tmp_path / "turns.jsonl").open("a") as file:
-        file.write('{"mark": "cut o')
-    (again,) = run(given, tmp_path, lambda *words: told.append(words))
-    assert told == [(0, 1, "sed, round 1"), (1, 1, ""), (1, 1, "")]
+def test_a_finished_run_is_not_run_again(tmp_path):
+    given = Comparison((System("sed", "sed"),), POOLS, (200.0,), 40, rounds=1)
+    progress = []
+    (first,) = run(given, tmp_path, lambda *words: progress.append(words))
+    (again,) = run(given, tmp_path, lambda *words: progress.append(words))
+    assert progress == [(0, 1, "sed, round 1"), (1, 1, ""), (1, 1, "")]
     assert again["mean_response"].tolist() == first["mean_response"].tolist()
     assert first["regret"].tolist() == [0.0]
     assert 0 < first["mean_response"][0] < 1.0
 
 
 def test_a_turn_of_before_the_code_changed_is_not_taken_for_one_of_after(monkeypatch):
-    turn = next(CONTEST.turns())
-    before = CONTEST.mark(*turn)
-    assert CONTEST.mark(*turn) == before
-    monkeypatch.setattr(contest, "sources", lambda: "changed")
-    assert CONTEST.mark(*turn) != before
+    turn = next(COMPARISON.runs())
+    before = COMPARISON.mark(*turn)
+    assert COMPARISON.mark(*turn) == before
+    monkeypatch.setattr(comparison, "sources", lambda: "changed")
+    assert COMPARISON.mark(*turn) != before
 
 
 def test_what_is_not_known_is_refused_before_anything_runs():
@@ -156,6 +152,6 @@ def test_one_that_is_not_installed_is_left_out_and_said(monkeypatch, capsys):
         monkeypatch.setitem(
             BALANCERS, name, replace(BALANCERS[name], program=lambda there=there: "/bin/x" * there or None)
         )
-    assert [system.balancer for system in versus.installed("envoy,nginx/random")] == ["nginx/random"]
+    assert [system.balancer for system in installed("envoy,nginx/random")] == ["nginx/random"]
     said = capsys.readouterr().err.replace("\n", " ").strip()
     assert said == f"envoy is not installed and is left out: {BALANCERS['envoy'].install}"
