@@ -281,4 +281,6 @@ def _make_spans(config: Config) -> OpenTelemetry | None:
 
 
 def _log_event(event: str, **details: Any) -> None:
-    getattr(log, LOG_LEVELS.get(event, "warning"))(event, **details)
+    """Log an event of the recorder. A log that cannot be written must not end a request."""
+    with contextlib.suppress(OSError, ValueError):  # a full disk, a broken pipe or a closed stream
+        getattr(log, LOG_LEVELS.get(event, "warning"))(event, **details)

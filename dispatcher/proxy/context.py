@@ -44,7 +44,7 @@ class ProxyContext:
     def __init__(
         self,
         router: Router,
-        pools: Mapping[str, ConnectionPool],
+        connections: Mapping[str, ConnectionPool],
         health: PoolHealth,
         events: Events,
         clock: Callable[[], float],
@@ -53,7 +53,7 @@ class ProxyContext:
         name: bytes = NAME,
     ) -> None:
         self.router = router
-        self.pools = pools
+        self.connections = connections  # of each pool, by its name
         self.health = health
         self.events = events
         self.clock = clock

@@ -142,18 +142,22 @@ class ClientConnection(Connection):
                 exchange.fail(bug)
 
     def pause_writing(self) -> None:
-        self.is_writable = False
         self._write_deadline.set(self._settings.timeouts.idle)
-        if self._exchange is not None:
-            self._exchange.on_client_writable(False)
+        self._set_writable(False)
 
     def resume_writing(self) -> None:
-        self.is_writable = True
         self._write_deadline.clear()
-        if self._exchange is not None:
-            self._exchange.on_client_writable(True)
-        elif self._state is BETWEEN:
+        self._set_writable(True)
+        if self._state is BETWEEN:
             self._begin_next()
+
+    def _set_writable(self, writable: bool) -> None:
+        self.is_writable = writable
+        if self._exchange is not None:
+            try:
+                self._exchange.on_client_writable(writable)
+            except Exception as bug:  # noqa: BLE001 - as above
+                self._exchange.fail(bug)
 
     # -- framing.Sink
 

@@ -190,8 +190,8 @@ class Listener:
             task.cancel()
         self._stop_listening()
         self.context.health.close()
-        for pool in self.context.pools.values():
-            pool.close()
+        for pool_connections in self.context.connections.values():
+            pool_connections.close()
         for _ in range(3):
             await asyncio.sleep(0)  # lets the transports call their protocols
         return len(connections)

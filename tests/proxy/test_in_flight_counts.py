@@ -437,3 +437,15 @@ async def test_a_bug_of_the_dispatcher_is_a_500_and_counted(monkeypatch):
         assert status(await f.ask(get())) == 500
         assert f.metric("lased_internal_errors_total") == 1
         await f.wait_idle()
+
+
+async def test_a_log_that_cannot_be_written_does_not_keep_the_count_up(monkeypatch):
+    class BrokenLog:
+        def warning(self, event, **details):
+            raise BrokenPipeError
+
+    monkeypatch.setattr("dispatcher.service.log", BrokenLog())
+    async with front(None) as f:  # a pool that refuses connections: each failed attempt is logged
+        for _ in range(3):
+            assert status(await f.ask(get())) == 502
+        await f.wait_idle()

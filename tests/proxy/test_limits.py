@@ -42,3 +42,8 @@ async def test_a_body_over_the_limit_is_refused(framing):
         assert status(await client.message()) == 413
         assert await client.ended()
         await f.wait_idle()
+
+
+async def test_headers_of_any_size_pass_without_a_limit():
+    async with front(limits={"head_bytes": 0}) as f:
+        assert status(await f.ask(get("/x", "X-Long: " + "a" * 100_000))) == 200

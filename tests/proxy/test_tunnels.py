@@ -205,6 +205,17 @@ async def test_the_tunnels_of_a_pool_that_goes_end_after_the_time_of_a_drain():
         await f.wait_idle()
 
 
+async def test_a_tunnel_that_the_dispatcher_closes_is_no_failure_of_its_pool(caplog):
+    async with front(switching(echo), answer_ok, timeouts={"drain": 0.05}) as f:
+        client, _ = await switched(f)
+        f.service.control.remove_pool("p0")
+        await client.rest()
+        await f.wait_idle()
+        assert f.metric("lased_upstream_errors_total", pool="p0", reason="protocol") == 0
+        assert f.metric("lased_internal_errors_total") == 0
+    assert not [record for record in caplog.records if record.name == "asyncio"], "an exception in the event loop"
+
+
 async def test_a_tunnel_teaches_nothing():
     async with front(switching(echo), policy="greedy") as f:
         client, _ = await switched(f)
