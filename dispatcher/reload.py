@@ -79,7 +79,9 @@ def prepare(config: Config, current: Config | None = None) -> PreparedConfig:
     shadows_stay = current is not None and config.shadow == current.shadow
     policy = _policy(config, policy_stays)
     shadows = {
-        name: learner(PolicyConfig(name=name), config.seed, f"shadow/{name}", config.pools, only_check=shadows_stay)
+        name: make_checked_policy(
+            PolicyConfig(name=name), config.seed, f"shadow/{name}", config.pools, only_check=shadows_stay
+        )
         for name in config.shadow
     }
     return PreparedConfig(
@@ -105,13 +107,13 @@ def _policy(config: Config, only_check: bool) -> BasePolicy:
         # Only plain sums can be added up in Redis, so a policy gets the options of its paper: they do not discount.
         options = registry.paper_options(section.name) | section.options
         section = section.model_copy(update={"options": options})
-    policy = learner(section, config.seed, "policy", config.pools, only_check)
+    policy = make_checked_policy(section, config.seed, "policy", config.pools, only_check)
     if config.shared_at:
         check_sharing(section.name, policy)
     return policy
 
 
-def learner(
+def make_checked_policy(
     policy: PolicyConfig, seed: int, random_stream: str, pools: list[PoolConfig], only_check: bool = False
 ) -> BasePolicy:
     """A new policy that accepts these pools. Raises ConfigError.
