@@ -156,10 +156,10 @@ class LearningPolicy(ScoredPolicy):
     memory: the requests of the fleet in which an observation loses half of its weight. 0 stands for 5,000, or 500 per
         pool if that is more. -1 stands for no forgetting, as in the papers.
 
-    Unless `memory` is -1, an idle pool gets a request if it has not been used for 1,750 requests, or for 35 % of the
-    memory if that is more. The pool has become fast if this service takes less than half of the pool's own mean, and
-    less than twice the least mean of the other pools. It is then learned anew. A pool is also learned anew after ten
-    services in a row that took less than a quarter of its mean.
+    Unless `memory` is -1, an idle pool gets a request if it has not been used for long. That is 1,750 requests, or 35 %
+    of the memory if that is more. The pool has become fast if two conditions hold. Its service takes less than half of
+    its own mean, and less than twice the least mean of the other pools. It is then learned anew. A pool is also learned
+    anew after ten services in a row that took less than a quarter of its mean.
     """
 
     paper_options: ClassVar[dict[str, Any]] = {"memory": FOREVER}  # with these a policy is what its paper describes

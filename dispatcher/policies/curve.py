@@ -15,10 +15,10 @@ received none of the last `memory` requests, so it is tried again.
 Fading: all sums fade by half in `memory` requests of the fleet. Recent responses of a pool with many observations may
 disagree with its earlier ones (`estimators.surprise`). Its sums then fade at once to the weight of ten responses.
 
-Revisits: an idle pool gets a request if it has received none of the last 1,750 requests, or of the last 35 % of the
-memory if that is more. The pool has become fast if its response takes less than twice the least service time of the
-other pools, and less than half of its own (less for service times that vary much). Its sums are then cleared, so that
-it is learned anew.
+Revisits: an idle pool gets a request if it has not been used for long. That is 1,750 requests, or 35 % of the memory if
+that is more. The pool has become fast if two conditions hold. Its response takes less than twice the least service time
+of the other pools, and less than half of its own (less for service times that vary much). Its sums are then cleared, so
+that it is learned anew.
 
 A failed or rejected request counts as a response that took ten usual service times longer. A request counts with its
 time in flight only if its client cancelled it or read too slowly. So does a client error (4xx), unless the pool has

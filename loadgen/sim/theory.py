@@ -305,7 +305,7 @@ class Optimum:
 def optimum(system: System, gap: float = 1e-7, max_iterations: int = 100_000) -> Optimum:
     """Compute the optimal routing of requests that must join a pool at once.
 
-    Each iteration sets V ← (Σ q_i + λ min_i V(q + e_i) + Σ s_i V(q − e_i) + (Λ − λ − Σ s_i) V)/Λ. Here s_i is r_i(q_i),
+    An iteration is V ← (Σ q_i + λ min_i V(q + e_i) + Σ s_i V(q − e_i) + (Λ − λ − Σ s_i) V)/Λ. Here s_i is r_i(q_i),
     and Λ is λ + Σ max r_i. The least and the largest growth of V bound the mean cost from both sides. At the edge a
     pool cannot be joined, unless all are full.
 
