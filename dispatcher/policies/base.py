@@ -61,8 +61,8 @@ def check_exponent(exponent: float) -> float:
 class ScoredPolicy(BasePolicy):
     """Sends each request to the pool of the least score.
 
-    The score is the expected delay (q + 1)/μ^e, or its form for c servers (`core.expected_delay`). Here μ is `speed`
-    and e is `exponent`. Override `score` or `score_all` for another score.
+    Unless the policy has another score, it is the expected delay (q + 1)/μ^e or its form for c servers
+    (`core.expected_delay`). Here μ is `speed` and e is `exponent`. Override `score` or `score_all` for another score.
 
     ties: how to decide between equal scores: `first` (the pool of the lowest number, as in the papers), `random`,
         `slowest` or `fastest`.
