@@ -152,9 +152,7 @@ class Settings(Section):
     timeouts: Timeouts = Field(default=Timeouts(), description="Timeouts, in seconds.")
     health: Health = Field(default=Health(), description="Health checks and ejection of pools.")
     queue: QueueSettings = Field(default=QueueSettings(), description="The queue for times when pools are full.")
-    retry: Retry = Field(
-        default=Retry(), description="Further attempts; all but those after `stale` go to another pool."
-    )
+    retry: Retry = Field(default=Retry(), description="Further attempts of a request.")
     reports: Reports = Field(default=Reports(), description="Load reports of pools.")
     trusted_proxies: list[str] = Field(
         default_factory=list, description="Networks whose X-Forwarded-* and Forwarded headers are trusted."
