@@ -313,8 +313,9 @@ class Exchange:
         connection.begin(self, forward_request(self.request, self.client.peer, context.name, trace))
         self._request_sent = body is None
         if not connection.is_open:
-            self._end_attempt(UpstreamStale(f"pool {self.pool} closed the connection before the request"))
-        elif body is not None:
+            self._end_attempt(connection.reason_lost())
+            return
+        if body is not None:
             self._send_body(body)
         else:
             self._update_deadline(connection)

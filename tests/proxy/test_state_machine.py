@@ -1,0 +1,61 @@
+"""The turns of the state machine that need an unlucky moment: connections that close, fill or fail at the wrong one."""
+
+import asyncio
+import socket
+import threading
+
+from tests.proxy.harness import Recorder, eventually, front, get
+
+SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+UPGRADE = ("Connection: Upgrade", "Upgrade: websocket")
+
+
+class ClosingPool:
+    """A pool in a thread of its own that accepts each connection and closes it at once."""
+
+    def __init__(self):
+        self.listening = socket.create_server(("127.0.0.1", 0), backlog=100)
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        try:
+            while True:
+                self.listening.accept()[0].close()
+        except OSError:
+            pass  # the listening socket is closed
+
+    def __enter__(self):
+        return f"http://127.0.0.1:{self.listening.getsockname()[1]}"
+
+    def __exit__(self, *_):
+        self.listening.shutdown(socket.SHUT_RDWR)
+        self.listening.close()
+
+
+async def small_client(f):
+    """Return a client whose kernel takes few bytes, and the dispatcher's connection to it, whose kernel does, too."""
+    connected = socket.socket()
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    connected.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(connected, f.address)
+    await eventually(lambda: f.service.listener._connections)
+    (connection,) = f.service.listener._connections
+    connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
+    return connected, connection
+
+
+async def test_a_pool_that_accepts_and_closes_is_ejected():
+    """The close may arrive before the request is sent. On a new connection that is a failure all the same."""
+    with ClosingPool() as url:
+        async with front(Recorder(), policy="round_robin", retry={"on": []}) as f:
+            f.service.reloader.amend(
+                pools=[
+                    {"name": "closing", "url": url, "true_rate": 1.0},
+                    {"name": "p0", "url": f"http://127.0.0.1:{f.pools[0].port}", "true_rate": 1.0},
+                ]
+            )
+            for _ in range(30):
+                await f.ask(get())
+            assert f.service.health.verdict("closing") == "ejected"
+            assert f.metric("lased_upstream_errors_total", pool="closing", reason="stale") == 0
+            await f.wait_idle()
