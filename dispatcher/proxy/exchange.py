@@ -577,7 +577,11 @@ class Exchange:
             else:
                 self.keep_alive = False
                 self.client.break_off(self._ends_with_connection)
-        self._record()
+        try:
+            self._record()
+        except Exception as bug:  # noqa: BLE001 - a log that fails must not cost the client its response
+            context.events.internal_error(bug)
+            self.keep_alive = False
         if not client_left:
             self.client.on_exchange_end()
 

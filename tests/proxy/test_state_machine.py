@@ -4,7 +4,7 @@ import asyncio
 import socket
 import threading
 
-from tests.proxy.harness import Recorder, eventually, front, get
+from tests.proxy.harness import Recorder, answers, eventually, front, get, status
 
 SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
 UPGRADE = ("Connection: Upgrade", "Upgrade: websocket")
@@ -59,3 +59,15 @@ async def test_a_pool_that_accepts_and_closes_is_ejected():
             assert f.service.health.verdict("closing") == "ejected"
             assert f.metric("lased_upstream_errors_total", pool="closing", reason="stale") == 0
             await f.wait_idle()
+
+
+async def test_a_log_that_fails_does_not_destroy_the_response():
+    body = b"x" * 400_000
+    async with front(answers(200, body)) as f:
+        f.service.context.on_finished = lambda _: 1 / 0
+        client = await f.begin(get())
+        await eventually(lambda: f.metric("lased_internal_errors_total") == 1)
+        head, received = await client.message()
+        assert status((head,)) == 200
+        assert received == body
+        await f.wait_idle()
