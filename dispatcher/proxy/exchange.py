@@ -456,7 +456,9 @@ class Exchange:
         return self._response is not None and isinstance(self._response.length, Body) and not self._chunks_response
 
     def _start_tunnel(self, connection: PoolConnection) -> None:
-        if not connection.is_open or not self.client.is_open or self._ticket is None:
+        if not self.client.is_open:
+            return  # the loss of the client's connection is on its way, and ends the request
+        if not connection.is_open or self._ticket is None:
             self._end_attempt(UpstreamProtocolError(f"pool {self.pool} switched protocols and left"))
             return
         self.phase = TUNNEL

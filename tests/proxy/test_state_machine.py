@@ -71,3 +71,23 @@ async def test_a_log_that_fails_does_not_destroy_the_response():
         assert status((head,)) == 200
         assert received == body
         await f.wait_idle()
+
+
+async def test_a_client_that_leaves_just_before_101_is_no_failure_of_its_pool():
+    client = socket.socket()
+
+    async def script(wire):
+        await wire.until(b"\r\n\r\n")
+        client.shutdown(socket.SHUT_RDWR)  # both arrive in the same turn of the event loop, in this order
+        wire.writer.write(SWITCH)
+        await wire.rest()
+
+    async with front(script) as f:
+        client.connect(f.address)
+        client.sendall(get("/ws", *UPGRADE))
+        await eventually(lambda: f.pools[0].connections)
+        await f.wait_idle()
+        client.close()
+        await eventually(lambda: f.metric("lased_client_aborts_total") == 1)
+        assert f.metric("lased_upstream_errors_total", pool="p0", reason="protocol") == 0
+        assert f.metric("lased_internal_errors_total") == 0
