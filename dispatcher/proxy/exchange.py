@@ -315,6 +315,8 @@ class Exchange:
         if not connection.is_open:
             self._end_attempt(connection.reason_lost())
             return
+        if not self.client.is_writable:  # it has not taken the interim responses of the last attempt yet
+            self.on_client_writable(False)
         if body is not None:
             self._send_body(body)
         else:

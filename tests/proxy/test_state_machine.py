@@ -4,7 +4,7 @@ import asyncio
 import socket
 import threading
 
-from tests.proxy.harness import Recorder, answers, eventually, front, get, status
+from tests.proxy.harness import Recorder, answers, eventually, front, get, pouring, status
 
 SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
 UPGRADE = ("Connection: Upgrade", "Upgrade: websocket")
@@ -91,3 +91,20 @@ async def test_a_client_that_leaves_just_before_101_is_no_failure_of_its_pool():
         await eventually(lambda: f.metric("lased_client_aborts_total") == 1)
         assert f.metric("lased_upstream_errors_total", pool="p0", reason="protocol") == 0
         assert f.metric("lased_internal_errors_total") == 0
+
+
+async def test_a_slow_client_slows_the_second_pool_down_too():
+    """Interim responses of the first pool fill the client. The second pool must not be read into memory."""
+    hint = b"HTTP/1.1 103 Early Hints\r\nLink: <%s>\r\n\r\n" % (b"x" * 9000)
+    rejects = Recorder(hint * 5 + b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
+    pours = pouring(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (64 << 20))
+    async with front(rejects, pours, policy="round_robin", retry={"on": ["503"]}) as f:
+        client, connection = await small_client(f)
+        connection.transport.set_write_buffer_limits(high=1024)
+        await asyncio.get_running_loop().sock_sendall(client, get())
+        await eventually(lambda: f.pools[1].connections and f.in_flight == [0, 1])
+        await asyncio.sleep(0.3)
+        assert not connection.is_writable
+        assert connection.transport.get_write_buffer_size() < 1 << 20
+        client.close()
+        await f.wait_idle()
