@@ -146,7 +146,10 @@ class ClientConnection(Connection):
         self._set_writable(False)
 
     def resume_writing(self) -> None:
-        self._write_deadline.clear()
+        if self._state is CLOSED:
+            self._write_deadline.set(self._settings.timeouts.idle)  # for the rest, before the connection closes
+        else:
+            self._write_deadline.clear()
         self._set_writable(True)
         if self._state is BETWEEN:
             self._begin_next()

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import threading
 
-from tests.proxy.harness import Recorder, answers, eventually, front, get, pouring, status
+from tests.proxy.harness import Pieces, Recorder, answers, eventually, front, get, pouring, status
 
 SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
 UPGRADE = ("Connection: Upgrade", "Upgrade: websocket")
@@ -108,3 +108,23 @@ async def test_a_slow_client_slows_the_second_pool_down_too():
         assert connection.transport.get_write_buffer_size() < 1 << 20
         client.close()
         await f.wait_idle()
+
+
+async def test_a_client_that_stops_to_read_near_the_end_is_closed():
+    """The dispatcher closes while its buffer is full, and the event loop calls the connection writable after that."""
+    pieces = [b"x" * 10_000] * 20
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % sum(map(len, pieces))
+    async with front(Pieces(head, *pieces), timeouts={"idle": 0.2}) as f:
+        client, connection = await small_client(f)
+        connection.transport.set_write_buffer_limits(high=1 << 20)
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(client, get("/x", "Connection: close"))
+        await eventually(lambda: connection.transport.is_closing())
+        connection.transport.set_write_buffer_limits(high=100_000, low=50_000)
+        assert not connection.is_writable
+        while not connection.is_writable:
+            assert await loop.sock_recv(client, 1024)
+            await asyncio.sleep(0)
+        assert connection.transport.get_write_buffer_size()
+        await eventually(lambda: not f.service.listener._connections)
+        client.close()
