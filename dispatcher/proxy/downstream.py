@@ -125,6 +125,8 @@ class ClientConnection(Connection):
     def eof_received(self) -> bool:
         if self._exchange is not None:
             self.reset()
+        else:
+            self._close(linger=False)  # as the transport would, but with a deadline for what is not sent yet
         return False
 
     def connection_lost(self, error: Exception | None) -> None:

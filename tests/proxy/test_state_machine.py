@@ -128,3 +128,14 @@ async def test_a_client_that_stops_to_read_near_the_end_is_closed():
         assert connection.transport.get_write_buffer_size()
         await eventually(lambda: not f.service.listener._connections)
         client.close()
+
+
+async def test_a_client_that_ends_its_side_and_does_not_read_is_closed():
+    async with front(answers(200, b"x" * 50_000), timeouts={"idle": 0.2, "keepalive": 0.2}) as f:
+        client, connection = await small_client(f)
+        await asyncio.get_running_loop().sock_sendall(client, get())
+        await eventually(lambda: connection.transport.get_write_buffer_size())
+        await f.wait_idle()
+        client.shutdown(socket.SHUT_WR)
+        await eventually(lambda: not f.service.listener._connections)
+        client.close()
