@@ -107,16 +107,11 @@ class ClientConnection(Connection):
         if state is READING:
             is_first = not self.reader.has_begun_message
             self._read(data)
-            if self._exchange is not None:
-                if not self._exchange.request_complete:
-                    self._read_deadline.set(self._settings.timeouts.idle)
-            elif is_first and self.reader.has_begun_message and self._state is READING:
+            if is_first and self.reader.has_begun_message and self._state is READING:
                 # The deadline is for all headers together: further bytes do not move it.
                 self._read_deadline.set(self._settings.timeouts.head)
         elif state is BUSY and self._exchange is not None and not self._exchange.request_complete:
             self._read(data)
-            if self._exchange is not None and not self._exchange.request_complete:
-                self._read_deadline.set(self._settings.timeouts.idle)
         elif state is BUSY or state is BETWEEN:
             self.reader.rest += data
             if len(self.reader.rest) > MAX_PIPELINED_BYTES:
@@ -203,6 +198,8 @@ class ClientConnection(Connection):
             if self._exchange is not None:
                 self._state = BUSY
                 self._exchange.advance()
+            if self._exchange is not None and not self._exchange.request_complete:
+                self._read_deadline.set(self._settings.timeouts.idle)  # for the next piece of its body
         except Exception as bug:  # noqa: BLE001 - it is counted and logged, and the client gets status 500
             self._fail(bug)
 

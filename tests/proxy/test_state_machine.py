@@ -4,7 +4,7 @@ import asyncio
 import socket
 import threading
 
-from tests.proxy.harness import Pieces, Recorder, answers, eventually, front, get, pouring, status
+from tests.proxy.harness import WAIT, Pieces, Recorder, answers, eventually, front, get, pouring, status
 
 SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
 UPGRADE = ("Connection: Upgrade", "Upgrade: websocket")
@@ -139,3 +139,12 @@ async def test_a_client_that_ends_its_side_and_does_not_read_is_closed():
         client.shutdown(socket.SHUT_WR)
         await eventually(lambda: not f.service.listener._connections)
         client.close()
+
+
+async def test_a_pipelined_body_has_a_deadline_without_one_for_idle_connections():
+    async with front(timeouts={"keepalive": 0.0, "idle": 0.1}) as f:
+        client = await f.begin(get("/1") + get("/2", "Content-Length: 10", method="POST") + b"half")
+        assert (await client.message())[1] == b"/1"
+        head, _ = await asyncio.wait_for(client.message(), WAIT)
+        assert status((head,)) == 408
+        await f.wait_idle()
