@@ -107,16 +107,11 @@ class ClientConnection(Connection):
         if state is READING:
             is_first = not self.reader.has_begun_message
             self._read(data)
-            if self._exchange is not None:
-                if not self._exchange.request_complete:
-                    self._read_deadline.set(self._settings.timeouts.idle)
-            elif is_first and self.reader.has_begun_message and self._state is READING:
+            if is_first and self.reader.has_begun_message and self._state is READING:
                 # The deadline is for all headers together: further bytes do not move it.
                 self._read_deadline.set(self._settings.timeouts.head)
         elif state is BUSY and self._exchange is not None and not self._exchange.request_complete:
             self._read(data)
-            if self._exchange is not None and not self._exchange.request_complete:
-                self._read_deadline.set(self._settings.timeouts.idle)
         elif state is BUSY or state is BETWEEN:
             self.reader.rest += data
             if len(self.reader.rest) > MAX_PIPELINED_BYTES:
@@ -125,6 +120,8 @@ class ClientConnection(Connection):
     def eof_received(self) -> bool:
         if self._exchange is not None:
             self.reset()
+        else:
+            self._close(linger=False)  # as the transport would, but with a deadline for what is not sent yet
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -146,7 +143,10 @@ class ClientConnection(Connection):
         self._set_writable(False)
 
     def resume_writing(self) -> None:
-        self._write_deadline.clear()
+        if self._state is CLOSED:
+            self._write_deadline.set(self._settings.timeouts.idle)  # for the rest, before the connection closes
+        else:
+            self._write_deadline.clear()
         self._set_writable(True)
         if self._state is BETWEEN:
             self._begin_next()
@@ -198,6 +198,8 @@ class ClientConnection(Connection):
             if self._exchange is not None:
                 self._state = BUSY
                 self._exchange.advance()
+            if self._exchange is not None and not self._exchange.request_complete:
+                self._read_deadline.set(self._settings.timeouts.idle)  # for the next piece of its body
         except Exception as bug:  # noqa: BLE001 - it is counted and logged, and the client gets status 500
             self._fail(bug)
 

@@ -315,8 +315,11 @@ class Exchange:
         connection.begin(self, forward_request(self.request, self.client.peer, context.name, trace))
         self._request_sent = body is None
         if not connection.is_open:
-            self._end_attempt(UpstreamStale(f"pool {self.pool} closed the connection before the request"))
-        elif body is not None:
+            self._end_attempt(connection.reason_lost())
+            return
+        if not self.client.is_writable:  # it has not taken the interim responses of the last attempt yet
+            self.on_client_writable(False)
+        if body is not None:
             self._send_body(body)
         else:
             self._update_deadline(connection)
@@ -457,7 +460,9 @@ class Exchange:
         return self._response is not None and isinstance(self._response.length, Body) and not self._chunks_response
 
     def _start_tunnel(self, connection: PoolConnection) -> None:
-        if not connection.is_open or not self.client.is_open or self._ticket is None:
+        if not self.client.is_open:
+            return  # the loss of the client's connection is on its way, and ends the request
+        if not connection.is_open or self._ticket is None:
             self._end_attempt(UpstreamProtocolError(f"pool {self.pool} switched protocols and left"))
             return
         self.phase = TUNNEL
@@ -580,7 +585,11 @@ class Exchange:
             else:
                 self.keep_alive = False
                 self.client.break_off(self._ends_with_connection)
-        self._record()
+        try:
+            self._record()
+        except Exception as bug:  # noqa: BLE001 - a log that fails must not cost the client its response
+            context.events.internal_error(bug)
+            self.keep_alive = False
         if not client_left:
             self.client.on_exchange_end()
 

@@ -204,11 +204,12 @@ class PoolConnection(Connection):
                 requester.on_response_end([])
                 requester.on_read_end()
             else:
-                requester.on_pool_failed(self._reason_lost())
+                requester.on_pool_failed(self.reason_lost())
         except Exception as bug:  # noqa: BLE001 - as above
             requester.fail(bug)
 
-    def _reason_lost(self) -> RequestError:
+    def reason_lost(self) -> RequestError:
+        """Return what the loss of this connection means for the request under way."""
         if self._response_begun:
             return UpstreamProtocolError(f"pool {self._pool.id} broke off its response")
         if self.requests > 1:  # it was kept alive
