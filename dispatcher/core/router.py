@@ -80,9 +80,9 @@ class Router:
             except Exception as error:  # noqa: BLE001 - as above
                 self._report_fault("request_joined", error, now)
         ticket = Ticket(job, decision, now, pool, self.policy)
-        self.fleet.open_one(pool)
         if sent:
             self.request_sent(ticket, now)
+        self.fleet.open_one(pool)  # last: the caller gets the ticket of every request that is counted
         return ticket
 
     def request_sent(self, ticket: Ticket, now: float) -> None:

@@ -64,7 +64,8 @@ class AdmissionQueue(Recorder):
         self._schedule_turn()
 
     def completed(self, done: Completion, fleet: FleetView) -> None:
-        self._schedule_turn()
+        if self._waiters:
+            self._schedule_turn()
 
     def changed(self, change: Change, now: float) -> None:
         self._schedule_turn()

@@ -178,7 +178,7 @@ class ClientConnection(Connection):
 
     def on_end(self, trailers: list[bytes]) -> bool:
         self._read_deadline.clear()
-        if self._exchange is not None:
+        if self._exchange is not None and not self._exchange.request_complete:
             self._exchange.on_request_end()
         return False  # the next request is read when this one has its response
 
@@ -234,7 +234,7 @@ class ClientConnection(Connection):
             self._state = READING
             self._read_deadline.set(self._settings.timeouts.keepalive)
             self.reader.next()
-            if self._pause_reasons:
+            if self.pause_reasons:
                 self.resume(PIPELINE_FULL | BODY_BUFFER_FULL)
 
     def _begin_next(self) -> None:
@@ -250,9 +250,9 @@ class ClientConnection(Connection):
         if len(self.reader.rest) > MAX_PIPELINED_BYTES and self._exchange is not None:
             self.pause(PIPELINE_FULL)
             return
-        if self._pause_reasons and self._exchange is None:
+        if self.pause_reasons and self._exchange is None:
             self.resume(PIPELINE_FULL | BODY_BUFFER_FULL)
-        elif self._pause_reasons:
+        elif self.pause_reasons:
             self.resume(PIPELINE_FULL)
         if self._state is READING and self.reader.has_begun_message:
             self._read_deadline.set(self._settings.timeouts.head)
@@ -268,7 +268,7 @@ class ClientConnection(Connection):
         its place in the pool.
         """
         sock = self.transport.get_extra_info("socket") if self.transport is not None else None
-        if sock is None or not self.is_paused or sock.fileno() < 0:
+        if sock is None or not self.pause_reasons or sock.fileno() < 0:
             return
         poll = select.poll()
         poll.register(sock.fileno(), select.POLLRDHUP | select.POLLHUP | select.POLLERR)
@@ -280,7 +280,7 @@ class ClientConnection(Connection):
     def _on_read_deadline(self) -> None:
         if self._state is LINGERING:
             self.reset()
-        elif self.is_paused:
+        elif self.pause_reasons:
             self._read_deadline.set(self._settings.timeouts.idle)  # the client cannot send: we do not read
         elif self._exchange is not None:
             self._reject_late(BadRequest("the body of the request did not go on in time", 408, "body_timeout"))

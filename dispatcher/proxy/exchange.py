@@ -148,7 +148,7 @@ class Exchange:
         if request.length != 0:
             settings = self.context.settings
             may_repeat = request.idempotent or "non_idempotent" in settings.retry.on
-            replay_bytes = settings.retry.buffer_bytes if may_repeat else 0
+            replay_bytes = settings.retry.buffer_bytes if may_repeat else None
             self._body = RequestBody(request.length is Body.CHUNKED, settings.limits.body_bytes, replay_bytes)
 
     def __repr__(self) -> str:
@@ -347,13 +347,13 @@ class Exchange:
         So a client that sends its body or takes its response too slowly never causes a timeout of the pool.
         """
         timeouts = self.context.settings.timeouts
-        client_is_next = connection.is_paused or (not self._request_sent and connection.is_writable)
+        client_is_next = bool(connection.pause_reasons) or (not self._request_sent and connection.is_writable)
         if client_is_next:
-            connection.set_deadline(0.0)
+            connection.deadline.clear()
         elif self._response is None and connection.is_writable:
-            connection.set_deadline(timeouts.answer)
+            connection.deadline.set(timeouts.answer)
         else:
-            connection.set_deadline(timeouts.idle)
+            connection.deadline.set(timeouts.idle)
 
     # -- 3. The pool (upstream.Requester)
 
@@ -515,7 +515,8 @@ class Exchange:
         if self._dial is not None:
             self._dial.cancel()
             self._dial = None
-        self.client.resume(POOL_SLOW)
+        if self.client.pause_reasons:
+            self.client.resume(POOL_SLOW)
         if connection is not None:
             response = self._response
             clean = error is None and self._request_sent and response is not None and response.keep_alive
