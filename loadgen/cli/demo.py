@@ -25,7 +25,7 @@ def demo(
     prepare(out)
     scene = Scene(duration=duration, seed=seed)
     interactive = console.is_terminal and not as_json
-    screen: Screen = LiveScreen(scene, console) if interactive else PlainScreen(scene, console)
+    screen: Screen = LiveScreen(scene, console) if interactive else PlainScreen(console)
     console.print(
         "Pools of 50 and 100 services a second; the dispatcher's guesses are 50 and 1.\n"
         f"30 requests a second for {duration:g} s, first by lased, then the same by greedy. Ctrl-C ends it early.\n"

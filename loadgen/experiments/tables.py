@@ -79,5 +79,5 @@ def verdict_lines(verdicts: Sequence[Verdict]) -> Text:
     }
     for verdict in verdicts:
         mark, style = marks[verdict.holds]
-        text.append(mark, style=style).append(f"  {verdict.claim.says}\n           {verdict.saw}\n")
+        text.append(mark, style=style).append(f"  {verdict.claim.says}\n           {verdict.evidence}\n")
     return text

@@ -47,6 +47,7 @@ def report(
     if guess and len(guess) != pools:
         raise ConfigError(f"--guess has {len(guess)} values for {pools} pools; give one a pool")
     try:
+        # `theory` imports scipy only where it is needed, which would be in the middle of the work.
         import scipy  # noqa: F401
     except ImportError:
         raise ConfigError("theory needs scipy: pip install 'lased-dispatcher[theory]'") from None

@@ -19,7 +19,7 @@ from loadgen.plot import PlotError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SHOWN = {"mean_response": "mean", "p99_response": "p99"}
+TABLE_METRICS = {"mean_response": "mean", "p99_response": "p99"}
 
 
 def table(comparison: Comparison, results: Sequence[SystemResult], lam: float) -> Table:
@@ -36,7 +36,7 @@ def table(comparison: Comparison, results: Sequence[SystemResult], lam: float) -
     )
     table = Table(title=title, title_justify="left")
     table.add_column("system", no_wrap=True)
-    for label in SHOWN.values():
+    for label in TABLE_METRICS.values():
         table.add_column(f"{label}, ms", justify="right")
         table.add_column(f"to {first.system.label}", justify="right")
     table.add_column("to the fast", justify="right")
@@ -44,7 +44,7 @@ def table(comparison: Comparison, results: Sequence[SystemResult], lam: float) -
     fastest = int(np.argmax([pool.rate for pool in comparison.pools]))
     for result in systems:
         cells = []
-        for metric in SHOWN:
+        for metric in TABLE_METRICS:
             mean, half = (float(value) * 1e3 for value in interval(result[metric]))
             cells += [f"{mean:.2f} ± {half:.2f}", "" if result is first else percent(result, first, metric)]
         regret = result["regret"].mean()
@@ -114,10 +114,10 @@ def draw(comparison: Comparison, results: Sequence[SystemResult], path: Path) ->
     if not n:
         raise PlotError("there is only one system")
     figure = plot.figure((11, len(comparison.lams) * (0.9 + 0.32 * n) + 0.4))
-    grid = figure.subplots(len(comparison.lams), len(SHOWN), squeeze=False, sharey="row", sharex="col")
+    grid = figure.subplots(len(comparison.lams), len(TABLE_METRICS), squeeze=False, sharey="row", sharex="col")
     for row, lam in zip(grid, comparison.lams, strict=True):
         reference, *others = at_rate(results, lam)
-        for (metric, label), axes in zip(SHOWN.items(), row, strict=True):
+        for (metric, label), axes in zip(TABLE_METRICS.items(), row, strict=True):
             for y, other in enumerate(others):
                 _ratio(axes, y, other[metric] / reference[metric], plot.COLOURS[1 if other.system.balancer else 0])
             axes.axvline(1.0, color="black", linewidth=0.9)
