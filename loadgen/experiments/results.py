@@ -159,7 +159,7 @@ def _source_of(policy: str) -> str:
 def sources() -> str:
     """Return a digest of all packages whose code can change a result."""
     digest = hashlib.sha256()
-    # `loadgen.experiments` and `loadgen.attack` are left out: a change of a picture must not discard results.
+    # A study adds the file of its own work (`Piece.mark`). Most of `loadgen.experiments` only judges and draws.
     for package in ("dispatcher", "workers", "loadgen.sim"):
         spec = importlib.util.find_spec(package)
         for folder in (spec and spec.submodule_search_locations) or []:

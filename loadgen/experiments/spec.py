@@ -98,7 +98,7 @@ class Cell:
         return ", ".join(f"{axis} {label}" if axis != "policy" else label for axis, label in self.labels.items())
 
 
-def names() -> list[str]:
+def experiment_names() -> list[str]:
     """Return the names of the experiments that come with the package, the paper's first."""
     return [
         path.name.removesuffix(".toml")
@@ -116,12 +116,12 @@ def load(name: str) -> Spec:
     try:
         if name.endswith(".toml"):
             text, name = Path(name).read_text(encoding="utf-8"), Path(name).stem
-        elif name in names():
+        elif name in experiment_names():
             folder = PAPER if FOLDER.joinpath(PAPER, f"{name}.toml").is_file() else BEYOND
             text = FOLDER.joinpath(folder, f"{name}.toml").read_text(encoding="utf-8")
         else:
             raise ConfigError(
-                f"there is no experiment {name!r}; known: {', '.join(names())}, or a file ending in .toml"
+                f"there is no experiment {name!r}; known: {', '.join(experiment_names())}, or a file ending in .toml"
             )
         return Spec(**(tomllib.loads(text) | {"name": name}))
     except OSError as error:

@@ -36,8 +36,7 @@ def report_finite(capacity: int, rate: float, beta: float, ages: int) -> dict[st
 def report_blocking(capacity: int, rate: float, beta: float, ages: int) -> dict[str, Any]:
     """Return what `theory whittle_blocking --json` prints. The arguments are those of `report_finite`."""
     _check(rate)
-    # The indices of a state reach to an age at which the queue is empty in all probability: its mean time to empty and
-    # some standard deviations more.
+    # An estimate of the table's size: this is the age at which `whittle_index.blocking` stops by default.
     if capacity * ((capacity + 7 * math.sqrt(capacity) + 18) / rate + 2) > MAX_ENTRIES:
         raise ConfigError(f"--rate is too small for this --capacity: the table would have over {MAX_ENTRIES:,} entries")
     computed = whittle_index.blocking(capacity, rate, beta)

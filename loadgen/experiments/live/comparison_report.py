@@ -78,11 +78,11 @@ def _load(comparison: Comparison, results: Sequence[SystemResult], lam: float) -
     systems, differences = {}, {}
     for result in results:
         label = result.system.label
-        known = [metric for metric in METRICS if not np.isnan(result[metric]).any()]
+        measured = [metric for metric in METRICS if not np.isnan(result[metric]).any()]
         shares = result["shares"].mean(axis=0).tolist()
-        systems[label] = {metric: _mean(result, metric) for metric in known} | {"shares": shares}
+        systems[label] = {metric: _mean(result, metric) for metric in measured} | {"shares": shares}
         if result is not first:
-            both = [metric for metric in known if not np.isnan(first[metric]).any()]
+            both = [metric for metric in measured if not np.isnan(first[metric]).any()]
             differences[label] = {metric: difference(result, first, metric).as_json() for metric in both}
     return {"load": lam / comparison.capacity, "lam": lam, "systems": systems, "differences": differences}
 
@@ -134,6 +134,7 @@ def draw(comparison: Comparison, results: Sequence[SystemResult], path: Path) ->
 
 
 def _ratio(axes: Axes, y: int, ratios: Floats, colour: str) -> None:
+    # The mean of logarithms treats a ratio and its inverse alike.
     mean, half = (float(value) for value in interval(np.log(ratios)))
     middle, low, high = (float(np.exp(value)) for value in (mean, mean - half, mean + half))
     axes.plot(ratios, [y + 0.2] * len(ratios), ".", color="grey", alpha=0.4, markersize=4)
