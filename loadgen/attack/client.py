@@ -53,7 +53,7 @@ class _Connection(asyncio.Protocol):
         self._pending: PendingRequest | None = None
         self._received = 0  # bytes since the last request was sent
         self._responses = 0
-        self._framed = False  # whether the response says where its body ends
+        self._framed = False  # whether the response shows where its body ends
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

@@ -131,6 +131,7 @@ def summarize(
     fit = measures.gaps.fit()
     findings: list[Finding] = judge(measures, fit, efforts)
     views = {view: Times(**histogram.summary()) for view, histogram in measures.views.items()}
+    # The processes end at different times, and the mean in flight is over the longest of these times.
     elapsed = max((effort.elapsed for effort in efforts), default=measures.last_done)
     return Summary(
         version=1,

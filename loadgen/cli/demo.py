@@ -32,7 +32,7 @@ def demo(
     )
     with screen:
         runs = until_signal(lambda stop: run_demo(scene, screen.update, stop))
-    runs = [run for run in runs if run.rows]
+    runs = [run for run in runs if run.rows]  # the last one may have ended before its first request
     picture = try_drawing(lambda path: demo_picture.draw(scene, runs, path), out / "demo.png") if runs else None
     if as_json:
         print_json(report(scene, runs, picture))

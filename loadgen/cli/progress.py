@@ -1,4 +1,4 @@
-"""Shows the progress of long commands, and says how to continue an interrupted one."""
+"""Shows the progress of long commands, and explains how to continue an interrupted one."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ def try_drawing(draw: Callable[[Path], None], path: Path) -> str | None:
     try:
         draw(path)
     except (PlotError, OSError) as error:
+        # The results are more important than their picture, so its failure does not end the command.
         console.print(f"no picture: {error}")
         return None
     return str(path)

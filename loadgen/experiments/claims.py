@@ -261,6 +261,7 @@ def windowed_share(measured: Measured, pool: int) -> Floats:
 
     pool: numbered from 1.
     """
+    # `joined` counts from the start, so the first window has no predecessor.
     joined = np.diff(measured["joined"], axis=1, prepend=0.0)
     return np.asarray(joined[:, :, pool - 1] / joined.sum(axis=2))
 
@@ -339,6 +340,7 @@ def above_optimum(measured: Measured, results: Results) -> tuple[float, float]:
         and _system_of(other) == _system_of(measured)
         and other.seeds == measured.seeds
     ]
+    # Without a control the mean itself is compared.
     values, base = measured["mean_in_system"], 0.0
     if controls:
         values = values - controls[0]["mean_in_system"]

@@ -126,6 +126,7 @@ def table(results: Results) -> Table:
 
 def _text(difference: Difference) -> str:
     mean = with_error(difference.mean, difference.half or 0.0)
+    # `with_error` writes a minus, but no plus.
     return f"{'+' * (difference.mean > 0)}{mean} ({difference.part:+.1%}) {difference.verdict}"
 
 

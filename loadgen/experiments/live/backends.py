@@ -37,7 +37,7 @@ def _prepare_child() -> Callable[[], None] | None:
     """Return a function for the child to call, which makes the kernel terminate it when its parent dies."""
     if sys.platform != "linux":
         return None
-    libc = ctypes.CDLL(None)
+    libc = ctypes.CDLL(None)  # loaded before the fork: the child may do as little as possible before its exec
     return lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -247,6 +247,7 @@ def _configuration(
     extra: str,
 ) -> str:
     """Return the dispatcher's configuration file, TOML."""
+    # The strings, numbers, booleans and lists of JSON are also valid in TOML.
     lines = [
         'listen = "127.0.0.1:0"',
         'admin = "127.0.0.1:0"',

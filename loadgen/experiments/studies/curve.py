@@ -1,4 +1,4 @@
-"""curve: the policy `curve`, which knows nothing of the pools, compared with other rules on pools like real services.
+"""curve: the policy `curve`, without any knowledge of the pools, compared with other rules on pools like real services.
 
 The scenarios are in pools.toml. All rules have the same arrivals and the same work in a scenario with one seed.
 """
@@ -129,6 +129,7 @@ class Rule:
     infer: bool = False
 
 
+# `told` in a name means full knowledge of the pools. The names are part of the results and of the documents.
 RULES = {
     "jsq": Rule(_registered("jsq")),
     "weighted least conn": Rule(_registered("nginx_least_conn"), _weights_known),
@@ -272,10 +273,12 @@ class CurveStudy:
         jsq, lased, sed, leasttime, prequal = (summary.against("steady", "curve", rule) for rule in rules)
         one_class = [name for name in steady if not scenarios()[name].law.startswith("classes")]
         worst = max(one_class, key=lambda name: summary.ratio(name, "curve"))
+        # The quick size has no scenario with classes.
         mixed = max((summary.ratio(name, "curve") for name in steady if name not in one_class), default=math.nan)
         tail = geometric_mean(summary.ratio(name, "curve", "p99") for name in steady)
         shared, most_shared = summary.overall("dispatchers", "curve")
         changing = summary.overall("changing", "curve")[0]
+        # The first part is before the warm-up ends: it shows how the rule starts without any knowledge.
         parts = geometric_mean(
             summary.seeds[name, "curve"][0]["parts"][0] / summary.seeds[name, "jsq"][0]["parts"][0] for name in steady
         )

@@ -61,10 +61,12 @@ class Piece:
 
     @property
     def compiled(self) -> bool:
+        """Whether threads can run pieces at the same time: pieces are Python, so they need processes."""
         return False
 
     @property
     def cost(self) -> float:
+        """The time of a piece is not known, so `sweep` never takes a study for small work."""
         return math.inf
 
     @property
