@@ -193,7 +193,7 @@ class Lcp:
     def _sufficient_window(self, results: Results, name: str) -> int:
         """Return the least number of planned rounds that has no regret."""
         regrets = zip(WINDOWS, results[f"exact {name}"]["regrets"], strict=True)
-        # Less than 1e-6 is the rounding error of two exact sums.
+        # Less than 1e-6 counts as a rounding error of the two exact values.
         return min((window for window, regret in regrets if regret < 1e-6), default=RUN_ROUNDS)
 
     def draw(self, results: Results, path: Path) -> None:
