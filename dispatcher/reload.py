@@ -79,7 +79,9 @@ def prepare(config: Config, current: Config | None = None) -> PreparedConfig:
     shadows_stay = current is not None and config.shadow == current.shadow
     policy = _policy(config, policy_stays)
     shadows = {
-        name: learner(PolicyConfig(name=name), config.seed, f"shadow/{name}", config.pools, only_check=shadows_stay)
+        name: make_checked_policy(
+            PolicyConfig(name=name), config.seed, f"shadow/{name}", config.pools, only_check=shadows_stay
+        )
         for name in config.shadow
     }
     return PreparedConfig(
@@ -105,13 +107,13 @@ def _policy(config: Config, only_check: bool) -> BasePolicy:
         # Only plain sums can be added up in Redis, so a policy gets the options of its paper: they do not discount.
         options = registry.paper_options(section.name) | section.options
         section = section.model_copy(update={"options": options})
-    policy = learner(section, config.seed, "policy", config.pools, only_check)
+    policy = make_checked_policy(section, config.seed, "policy", config.pools, only_check)
     if config.shared_at:
         check_sharing(section.name, policy)
     return policy
 
 
-def learner(
+def make_checked_policy(
     policy: PolicyConfig, seed: int, random_stream: str, pools: list[PoolConfig], only_check: bool = False
 ) -> BasePolicy:
     """A new policy that accepts these pools. Raises ConfigError.
@@ -169,7 +171,7 @@ class RunningPools:
     """
 
     def __init__(self, health: PoolHealth, settings: LiveSettings) -> None:
-        self.connections: dict[str, ConnectionPool] = {}
+        self.connection_pools: dict[str, ConnectionPool] = {}
         self.health_paths: dict[str, str] = {}
         self._health = health
         self._settings = settings
@@ -183,7 +185,7 @@ class RunningPools:
     def change(self, pool: PoolConfig, target: Target, reset_ejection: bool) -> None:
         """Give a pool another description. Its counts stay; its connections stay if the target is the same."""
         self.health_paths[pool.name] = pool.health_path
-        connections = self.connections[pool.name]
+        connections = self.connection_pools[pool.name]
         if target != connections.target:
             connections.retire()
             self._connect(pool.name, target)
@@ -193,13 +195,13 @@ class RunningPools:
         """Close a pool to new requests; those in flight go on to their end."""
         self._health.remove(name)
         del self.health_paths[name]
-        self.connections.pop(name).retire()
+        self.connection_pools.pop(name).retire()
 
     def _connect(self, name: str, target: Target) -> None:
         def log_failure(reason: str) -> None:
             log.warning("name_not_resolved", pool=name, reason=reason)
 
-        self.connections[name] = ConnectionPool(name, target, self._settings, log_failure)
+        self.connection_pools[name] = ConnectionPool(name, target, self._settings, log_failure)
 
 
 @dataclass

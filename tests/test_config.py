@@ -203,3 +203,13 @@ def test_check_tells_that_learning_is_shared_and_not_the_secret():
     assert "state_url  set: what is learned is shared, as of the fleet lased\n" in done.stdout
     assert "reports read = True, forward = False\n" in done.stdout
     assert "hush" not in done.stdout + done.stderr
+
+
+def test_a_token_of_digits_is_a_token_and_a_wrong_one_is_not_shown(tmp_path):
+    flags = {"pools": [{"name": "a", "url": "http://x"}]}
+    assert load(None, {"LASED_ADMIN_TOKEN": "1234567890123456"}, flags).token == "1234567890123456"  # noqa: S105
+    path = tmp_path / "x.toml"
+    path.write_text("admin_token = 9876543210987654\n[[pools]]\nname = 'a'\nurl = 'http://x'\n")
+    with pytest.raises(ConfigError, match="admin_token: must be a string") as refused:
+        load(path, {}, {})
+    assert "9876" not in str(refused.value)

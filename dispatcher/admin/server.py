@@ -14,8 +14,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from dispatcher.admin.api import MAX_BODY_BYTES, AdminApi, AdminAuth, Operations, json_response
 from dispatcher.admin.dashboard import Dashboard
-from dispatcher.admin.metrics import SnapshotCollector
 from dispatcher.admin.snapshot import Observer
+from dispatcher.admin.snapshot_metrics import SnapshotCollector
 from dispatcher.admin.state import State, decision, state_of
 from dispatcher.platform.sockets import Address, bound, listen_on
 

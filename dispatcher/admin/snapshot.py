@@ -61,7 +61,7 @@ class PoolSnapshot:
     routed: decisions for this pool since the start.
     health: `up`, `drained`, `down` or `ejected`.
     receives_requests: True if the router may choose the pool. An unhealthy pool may be used if too few are healthy.
-    estimate: None if the active policy learns nothing about it.
+    estimate: None if the policy reports none. A policy that learns nothing reports the guess.
     rate_in_use: the rate on which decisions are based now; None if the router may not choose the pool.
     probability: probability of the pool at the last decision; None unless the policy draws at random.
     """

@@ -3,24 +3,24 @@
 An attempt is one try of a request at one pool. It ends with a whole response, or with an error whose class says what
 happened. `judge` maps this end to everything that the policy and the health checks may conclude from it:
 
-| end of the attempt                     | outcome   | teaches | accepted | failure |
-|----------------------------------------|-----------|---------|----------|---------|
-| response 200 to 399                    | ok        | yes     | yes      | no      |
-| response 101, or 400 to 499 except 429 | ok        | no      | yes      | no      |
-| response 429                           | ok        | no      | no       | no      |
-| response 503                           | failed    | no      | no       | yes (*) |
-| response 500 to 599 except 503         | failed    | no      | yes      | yes     |
-| no connection                          | failed    | no      | no       | yes     |
-| no connection in time                  | timed out | no      | no       | yes     |
-| no response, or no more of it, in time | timed out | no      | no (**)  | yes     |
-| connection closed without a response   | failed    | no      | unknown  | yes     |
-| response malformed or broken off       | failed    | no      | (**)     | yes     |
-| kept-alive connection was closed       | cancelled | no      | unknown  | unknown |
-| client left, or its request is bad     | cancelled | no      | (**)     | unknown |
-| the dispatcher failed, or has no files | cancelled | no      | unknown  | unknown |
+| end of the attempt                     | outcome   | teaches | accepted     | failure |
+|----------------------------------------|-----------|---------|--------------|---------|
+| response 200 to 399                    | ok        | yes     | yes          | no      |
+| response 101, or 400 to 499 except 429 | ok        | no      | yes          | no      |
+| response 429                           | ok        | no      | no           | no      |
+| response 503                           | failed    | no      | no           | yes (*) |
+| response 500 to 599 except 503         | failed    | no      | yes          | yes     |
+| no connection                          | failed    | no      | no           | yes     |
+| no connection in time                  | timed out | no      | no           | yes     |
+| no response, or no more of it, in time | timed out | no      | no (**)      | yes     |
+| connection closed without a response   | failed    | no      | unknown      | yes     |
+| response malformed or broken off       | failed    | no      | unknown (**) | yes     |
+| kept-alive connection was closed       | cancelled | no      | unknown      | unknown |
+| client left, or its request is bad     | cancelled | no      | unknown (**) | unknown |
+| the dispatcher failed, or has no files | cancelled | no      | unknown      | unknown |
 
 (*) Not a failure if the policy learns from rejections: the pool then works as it should.
-(**) If response headers had arrived, their status decides: 429 and 503 mean no, every other status means yes.
+(**) If final response headers had arrived, their status decides: 429 and 503 mean no, every other one means yes.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class Evidence(NamedTuple):
 SERVED = Evidence(Outcome.OK, teaches=True, accepted=True, failure=False)
 ANSWERED = Evidence(Outcome.OK, teaches=False, accepted=True, failure=False)
 RATE_LIMITED = Evidence(Outcome.OK, teaches=False, accepted=False, failure=False)
-OVERLOADED = Evidence(Outcome.FAILED, teaches=False, accepted=False, failure=True)
+NOT_TAKEN = Evidence(Outcome.FAILED, teaches=False, accepted=False, failure=True)
 SERVER_ERROR = Evidence(Outcome.FAILED, teaches=False, accepted=True, failure=True)
 BROKEN = Evidence(Outcome.FAILED, teaches=False, accepted=None, failure=True)
 TIMED_OUT = Evidence(Outcome.TIMED_OUT, teaches=False, accepted=False, failure=True)
 NO_EVIDENCE = Evidence(Outcome.CANCELLED, teaches=False, accepted=None, failure=None)
 
 BY_ERROR: dict[type[RequestError], Evidence] = {
-    UpstreamUnreachable: OVERLOADED,
+    UpstreamUnreachable: NOT_TAKEN,
     UpstreamConnectTimeout: TIMED_OUT,
     UpstreamTimeout: TIMED_OUT,
     UpstreamClosed: BROKEN,
@@ -111,7 +111,7 @@ def _by_status(status: int) -> Evidence:
         return SERVED
     if status < 500:
         return RATE_LIMITED if status in REJECTIONS else ANSWERED
-    return OVERLOADED if status in REJECTIONS else SERVER_ERROR
+    return NOT_TAKEN if status in REJECTIONS else SERVER_ERROR
 
 
 def plausible_service_time(reported: float | None, elapsed: float) -> float | None:

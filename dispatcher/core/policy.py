@@ -2,7 +2,7 @@
 
 A policy must have the three methods of `Policy`. Everything else that a policy may do has a default in `BasePolicy`, so
 the rest of the program never asks whether a policy has an ability. `as_policy` adds these defaults to a policy that
-does not derive from `BasePolicy`. A policy never sees a socket, a clock or a closed pool.
+does not derive from `BasePolicy`. A policy never sees a socket or a clock, and it chooses among open pools only.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ class CostOracle(NamedTuple):
 
 
 class BasePolicy:
-    """What every policy may do, with a default for each ability. A subclass has to override `choose` only.
+    """What every policy may do, with a default for each ability. A subclass has to override `choose`.
+
+    `choose` must call `self.episode.arrived(now)`, or no episode ever ends.
 
     The base keeps the specifications of the open pools and counts episodes.
 
@@ -89,7 +91,7 @@ class BasePolicy:
     """
 
     tie_rule: str = "none"  # how the policy decides between equal scores, for the metrics
-    learns_rejections = False  # True if it learns from `Completion.accepted`; a rejection is then not a failure
+    learns_rejections = False  # True if a rejection is ordinary feedback, so that health checks do not count it
     scores_decide = False  # True if the pool of the least `score` wins and nothing else decides
     state_kind: str | None = None  # policies of one kind understand each other's state; None if there is no state
     oracle: CostOracle | None = None  # what regret compares with; None for SED with the true rates

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import sys
 from collections.abc import Callable
 from enum import Enum, auto
 
@@ -73,7 +74,7 @@ class ClientConnection(Connection):
         on_closed: Callable[[ClientConnection], None],
     ) -> None:
         loop = asyncio.get_running_loop()
-        super().__init__(loop, context.settings.limits.head_bytes)
+        super().__init__(loop, context.settings.limits.head_bytes or sys.maxsize)
         self._context = context
         self._settings: LiveSettings = context.settings
         self._on_opened = on_opened
@@ -106,16 +107,11 @@ class ClientConnection(Connection):
         if state is READING:
             is_first = not self.reader.has_begun_message
             self._read(data)
-            if self._exchange is not None:
-                if not self._exchange.request_complete:
-                    self._read_deadline.set(self._settings.timeouts.idle)
-            elif is_first and self.reader.has_begun_message and self._state is READING:
+            if is_first and self.reader.has_begun_message and self._state is READING:
                 # The deadline is for all headers together: further bytes do not move it.
                 self._read_deadline.set(self._settings.timeouts.head)
         elif state is BUSY and self._exchange is not None and not self._exchange.request_complete:
             self._read(data)
-            if self._exchange is not None and not self._exchange.request_complete:
-                self._read_deadline.set(self._settings.timeouts.idle)
         elif state is BUSY or state is BETWEEN:
             self.reader.rest += data
             if len(self.reader.rest) > MAX_PIPELINED_BYTES:
@@ -124,6 +120,8 @@ class ClientConnection(Connection):
     def eof_received(self) -> bool:
         if self._exchange is not None:
             self.reset()
+        else:
+            self._close(linger=False)  # as the transport would, but with a deadline for what is not sent yet
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -141,18 +139,25 @@ class ClientConnection(Connection):
                 exchange.fail(bug)
 
     def pause_writing(self) -> None:
-        self.is_writable = False
         self._write_deadline.set(self._settings.timeouts.idle)
-        if self._exchange is not None:
-            self._exchange.on_client_writable(False)
+        self._set_writable(False)
 
     def resume_writing(self) -> None:
-        self.is_writable = True
-        self._write_deadline.clear()
-        if self._exchange is not None:
-            self._exchange.on_client_writable(True)
-        elif self._state is BETWEEN:
+        if self._state is CLOSED:
+            self._write_deadline.set(self._settings.timeouts.idle)  # for the rest, before the connection closes
+        else:
+            self._write_deadline.clear()
+        self._set_writable(True)
+        if self._state is BETWEEN:
             self._begin_next()
+
+    def _set_writable(self, writable: bool) -> None:
+        self.is_writable = writable
+        if self._exchange is not None:
+            try:
+                self._exchange.on_client_writable(writable)
+            except Exception as bug:  # noqa: BLE001 - as above
+                self._exchange.fail(bug)
 
     # -- framing.Sink
 
@@ -193,6 +198,8 @@ class ClientConnection(Connection):
             if self._exchange is not None:
                 self._state = BUSY
                 self._exchange.advance()
+            if self._exchange is not None and not self._exchange.request_complete:
+                self._read_deadline.set(self._settings.timeouts.idle)  # for the next piece of its body
         except Exception as bug:  # noqa: BLE001 - it is counted and logged, and the client gets status 500
             self._fail(bug)
 

@@ -1,4 +1,4 @@
-"""What the proxy reports to metrics. The class that counts is in `telemetry`, which imports this package."""
+"""What the proxy reports to metrics. The class that counts is `telemetry.metrics.PrometheusRecorder`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Events(Protocol):
         ...
 
     def upstream_failed(self, pool: str, error: RequestError) -> None:
-        """An attempt has failed at its pool."""
+        """An attempt has failed at its pool, and its response, if there is one, was not forwarded."""
         ...
 
     def retried(self, reason: str) -> None:

@@ -7,11 +7,19 @@ future for a request. Read it in this order:
 2. Choosing a pool: `_start_attempt` uses an idle connection, or waits for a new one. If every pool is full, the
    request waits for room first.
 3. The pool: the response's headers and body arrive, or the attempt fails.
-4. The end: `_end_attempt` is the only place that closes a ticket. It starts another attempt, or finishes the request.
+4. The end: `_close_ticket` is the only place that closes a ticket. Then another attempt begins, or the request ends.
 
-    RECEIVED -> QUEUED -> CONNECTING -> SENT -> RESPONDING -> DONE
-        \\__________________^  ^____\\_____/          \\-> TUNNEL -> DONE
-                              (another attempt)
+    RECEIVED --> QUEUED --> CONNECTING --> SENT --> RESPONDING --> DONE
+        |          |            |           |           |---> TUNNEL --> DONE
+        |          |            |<----------|  another attempt
+        |          |----------------------->|  a connection is idle
+        |-------------------> CONNECTING or SENT: a pool has room at once
+    Every phase may go to DONE: the request fails, or the client leaves.
+
+A ticket is closed exactly once. `_close_ticket` clears `_ticket` and `_connection` first. Later events find one of them
+empty, or cannot come: a released connection has no requester, a cancelled dial calls nothing, and a tunnel ends once. A
+ticket is closed in any case, because each attempt has an event that must come: the end of the dial, the loss of
+the pool's connection or its deadline, the loss of the client's connection, or the end of the tunnel.
 """
 
 from __future__ import annotations
@@ -61,7 +69,7 @@ if TYPE_CHECKING:
 
 MAX_BUFFERED_BODY_BYTES = 65536  # of a request's body, while its pool cannot take it
 CLIENT_CLOSED_REQUEST = 499
-NO_POOLS: frozenset[str] = frozenset()
+NONE_EXCLUDED: frozenset[str] = frozenset()
 NO_FIELDS: frozenset[bytes] = frozenset()
 LOAD_REPORT_FIELDS = frozenset({load_report.FIELD})  # are for the dispatcher, unless configured otherwise
 
@@ -84,10 +92,7 @@ RECEIVED, QUEUED, CONNECTING, SENT, RESPONDING, TUNNEL, DONE = Phase
 
 @dataclass(slots=True, eq=False, repr=False)
 class Exchange:
-    """One request and its response.
-
-    Exactly one ticket is open from CONNECTING to the end of an attempt.
-    """
+    """One request and its response. A ticket is open in the phases CONNECTING, SENT, RESPONDING and TUNNEL."""
 
     context: ProxyContext
     request: Request
@@ -113,10 +118,10 @@ class Exchange:
     _body: RequestBody | None = field(init=False, default=None)  # None if it has none
     _waiter: Waiter | None = field(init=False, default=None)
     _span: Span | None = field(init=False, default=None)
-    _failed_pools: frozenset[str] = field(init=False, default=NO_POOLS)
+    _failed_pools: frozenset[str] = field(init=False, default=NONE_EXCLUDED)
     _needs_new_connection: bool = field(init=False, default=False)  # kept-alive ones turned out closed
 
-    # The attempt under way.
+    # The attempt under way. `_start_attempt` resets what an attempt without response headers may have changed.
     _ticket: Ticket | None = field(init=False, default=None)
     _dial: asyncio.Task[None] | None = field(init=False, default=None)
     _connection: PoolConnection | None = field(init=False, default=None)
@@ -166,6 +171,7 @@ class Exchange:
     def on_request_end(self) -> None:
         """The last byte of the request has arrived."""
         self.request_complete = True
+        # It is sent at once, if a connection is there. A response that came before it teaches no service time.
         if self._ticket is not None and self._response is None:
             self.context.router.request_sent(self._ticket, self.context.clock())
 
@@ -203,10 +209,10 @@ class Exchange:
 
     def _give_up(self, error: RequestError) -> None:
         """End the request wherever it is."""
+        self._leave_queue()
         if self._ticket is not None:
             self._end_attempt(error)
         else:
-            self._leave_queue()
             self._finish(error)
 
     # -- 2. Choosing a pool
@@ -223,7 +229,7 @@ class Exchange:
         elif request.hops == 0:
             self._respond(200, "Max-Forwards: 0 ends at the dispatcher")
             self._finish(None)
-        elif self.context.queue:
+        elif len(context.queue) > 0:  # no request is overtaken
             self._wait_for_room()
         else:
             self.on_room()
@@ -231,7 +237,7 @@ class Exchange:
     def on_room(self) -> None:
         """No other request waits before this one, and there may be room in a pool."""
         try:
-            ticket = self._route(NO_POOLS)
+            self._route(NONE_EXCLUDED)
         except PoolsFull:
             if self._waiter is None:
                 self._wait_for_room()
@@ -240,13 +246,13 @@ class Exchange:
         else:
             self._leave_queue()
             self.context.retry_budget.earn()
-            self._start_attempt(ticket)
+            self._start_attempt()
 
     def _wait_for_room(self) -> None:
         try:
             self._waiter = self.context.queue.wait(self)
         except QueueFull as error:
-            self.context.events.queued(0.0)
+            self.context.events.queued(0.0)  # the histogram counts every request that found all pools full
             self._refuse(error)
         else:
             self.phase = QUEUED
@@ -269,25 +275,26 @@ class Exchange:
             self._waiter = None
             self.context.events.queued(self.context.clock() - self.began_at)
 
-    def _route(self, exclude: frozenset[str]) -> Ticket:
+    def _route(self, exclude: frozenset[str]) -> None:
+        """Open a ticket. Raises NoPoolAvailable or PoolsFull."""
         context = self.context
         job = Job(next(context.job_numbers))
-        return context.router.route(job, context.clock(), exclude, sent=self.request_complete)
-
-    def _start_attempt(self, ticket: Ticket) -> None:
-        """Send the request to the pool of this ticket."""
+        ticket = context.router.route(job, context.clock(), exclude, sent=self.request_complete)
         self._ticket = self.last_ticket = ticket
         self.pool = ticket.pool.id
+
+    def _start_attempt(self) -> None:
+        """Send the request to the pool of the ticket."""
         self._retry_after = 0.0
         self._first_byte_at = None
-        pool = self.context.pools[self.pool]
-        connection = None if self._needs_new_connection else pool.take_idle()
+        connection_pool = self.context.connection_pools[self.pool]
+        connection = None if self._needs_new_connection else connection_pool.take_idle()
         if connection is not None:
             self._send(connection)
         else:
             self.phase = CONNECTING
             self._hold_body()
-            self._dial = pool.dial(self)
+            self._dial = connection_pool.dial(self)
 
     def on_connected(self, connection: PoolConnection) -> None:
         """The new connection is there."""
@@ -308,8 +315,11 @@ class Exchange:
         connection.begin(self, forward_request(self.request, self.client.peer, context.name, trace))
         self._request_sent = body is None
         if not connection.is_open:
-            self._end_attempt(UpstreamStale(f"pool {self.pool} closed the connection before the request"))
-        elif body is not None:
+            self._end_attempt(connection.reason_lost())
+            return
+        if not self.client.is_writable:  # it has not taken the interim responses of the last attempt yet
+            self.on_client_writable(False)
+        if body is not None:
             self._send_body(body)
         else:
             self._update_deadline(connection)
@@ -369,9 +379,10 @@ class Exchange:
             return
         if status in REJECTIONS:
             self._retry_after = parse_retry_after(response.retry_after, wall())
-        if status >= 429:
+        if status >= 429:  # the least status in `retry.on`
             rejected = UpstreamRejected(status)
-            if self._may_retry(rejected):
+            # Ask before the ticket is closed: without another attempt, this response goes to the client.
+            if self._claim_retry(rejected):
                 self._flush()  # interim responses
                 self._close_ticket(rejected)
                 self._retry(rejected)
@@ -449,7 +460,9 @@ class Exchange:
         return self._response is not None and isinstance(self._response.length, Body) and not self._chunks_response
 
     def _start_tunnel(self, connection: PoolConnection) -> None:
-        if not connection.is_open or not self.client.is_open or self._ticket is None:
+        if not self.client.is_open:
+            return  # the loss of the client's connection is on its way, and ends the request
+        if not connection.is_open or self._ticket is None:
             self._end_attempt(UpstreamProtocolError(f"pool {self.pool} switched protocols and left"))
             return
         self.phase = TUNNEL
@@ -460,7 +473,10 @@ class Exchange:
     def on_tunnel_end(self) -> None:
         """Both connections of the tunnel are closed."""
         self._responded_at = self.context.clock()
-        self._end_attempt(None)
+        try:
+            self._end_attempt(None)
+        except Exception as bug:  # noqa: BLE001 - the event loop would only log it
+            self.fail(bug)
 
     # -- 4. The end
 
@@ -469,8 +485,8 @@ class Exchange:
 
         error: why the attempt ended without a whole response; None if there is one.
         """
-        self._close_ticket(error)
-        if error is not None and self._may_retry(error):
+        self._close_ticket(error)  # no response can be forwarded, so the ticket is closed before a retry is claimed
+        if error is not None and self._claim_retry(error):
             self._retry(error)
         else:
             self._finish(error)
@@ -479,16 +495,11 @@ class Exchange:
         """Count the request out of its pool, and report what the attempt says about the pool."""
         context, ticket, connection = self.context, self._ticket, self._connection
         assert ticket is not None, "an attempt ends once"
-        self._ticket = self._connection = None
-        if self._dial is not None:
-            self._dial.cancel()
-            self._dial = None
+        self._ticket = self._connection = None  # nothing from here to `complete` may raise
         status = self._response.status if self._response is not None else 0
         if isinstance(error, UpstreamRejected):
             status = error.status
         evidence = judge(error, status, context.router.learns_rejections)
-        if isinstance(error, UpstreamError) and error.status >= 500 and evidence.failure is not False:
-            context.events.upstream_failed(self.pool, error)
         completion = context.router.complete(
             ticket,
             self._responded_at or context.clock(),
@@ -500,22 +511,31 @@ class Exchange:
             self._retry_after,
             self._first_byte_at,
         )
-        # The count is right from here on, whatever the following calls do.
+        # The count is right now, whatever the following calls do.
+        if self._dial is not None:
+            self._dial.cancel()
+            self._dial = None
         self.client.resume(POOL_SLOW)
         if connection is not None:
             response = self._response
             clean = error is None and self._request_sent and response is not None and response.keep_alive
             connection.release(clean)
+        # A stale connection counts as an error of the pool, although it says nothing about the pool's health.
+        if isinstance(error, UpstreamError) and error.status >= 500 and evidence.failure is not False:
+            context.events.upstream_failed(self.pool, error)
         if evidence.failure is not None:
             context.health.attempt_ended(completion, evidence.failure)
 
-    def _may_retry(self, error: RequestError) -> bool:
-        """Return whether another attempt is made, and take it from the budget.
+    def _claim_retry(self, error: RequestError) -> bool:
+        """Return whether to try again, and spend one retry of the budget. The caller must go on with `_retry`.
 
-        It must be configured for this error, be harmless, be possible, have a pool to go to, and be within the budget.
+        Another attempt must be configured for this error and be within `retry.attempts`. It must not do harm: to
+        connect again is harmless, and other attempts may repeat the request. It needs a pool with room, unless it
+        only replaces a stale connection.
         """
         context, retry = self.context, self.context.settings.retry
         cause = error.retry_cause
+        # Errors without a cause (the client left, a bad request, a bug) are in no configuration.
         if cause not in retry.on or self._response is not None or self.retries >= retry.attempts - 1:
             return False
         if cause != "connect" and not self._may_be_repeated:
@@ -537,15 +557,15 @@ class Exchange:
         else:
             self._failed_pools |= {self.pool}
         try:
-            ticket = self._route(self._failed_pools)
-        except RequestError:
+            self._route(self._failed_pools)
+        except RequestError:  # after a stale connection, whose pool need not have had room
             self._finish(error)
             return
         self.retries += 1
         self.context.events.retried(error.reason)
         if self._body is not None:
             self._body.rewind()
-        self._start_attempt(ticket)
+        self._start_attempt()
 
     def _finish(self, error: RequestError | None) -> None:
         """End the request: the client has its response, gets an error response, or sees a broken response."""
@@ -565,7 +585,11 @@ class Exchange:
             else:
                 self.keep_alive = False
                 self.client.break_off(self._ends_with_connection)
-        self._record()
+        try:
+            self._record()
+        except Exception as bug:  # noqa: BLE001 - a log that fails must not cost the client its response
+            context.events.internal_error(bug)
+            self.keep_alive = False
         if not client_left:
             self.client.on_exchange_end()
 

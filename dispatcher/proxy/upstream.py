@@ -144,6 +144,7 @@ class PoolConnection(Connection):
     def start_tunnel(self) -> bytes:
         """Stop reading HTTP. Return the bytes that have been read and belong to the tunnel."""
         self.state = TUNNEL
+        self._requester = None  # the tunnel reports its end itself
         self._pool.tunnel_started()
         self._deadline.clear()
         rest, self.reader.rest = self.reader.rest, b""
@@ -191,46 +192,55 @@ class PoolConnection(Connection):
         if error is not None and self.state is BUSY and self.transport is not None:
             for data in unread_data(self.transport):
                 self.data_received(data)
-        is_tunnel = self.state is TUNNEL
         self.state = CLOSED
         self.transport = None
         self._deadline.stop()
         self._pool.remove(self)
         requester = self._requester
-        if requester is None or is_tunnel:
+        if requester is None:
             return
         try:
             if self.reader.ends_with_connection and error is None:
                 requester.on_response_end([])
                 requester.on_read_end()
             else:
-                requester.on_pool_failed(self._reason_lost())
+                requester.on_pool_failed(self.reason_lost())
         except Exception as bug:  # noqa: BLE001 - as above
             requester.fail(bug)
 
-    def _reason_lost(self) -> RequestError:
+    def reason_lost(self) -> RequestError:
+        """Return what the loss of this connection means for the request under way."""
         if self._response_begun:
             return UpstreamProtocolError(f"pool {self._pool.id} broke off its response")
-        if self.requests > 1:
+        if self.requests > 1:  # it was kept alive
             return UpstreamStale(f"pool {self._pool.id} closed a kept-alive connection without a response")
         return UpstreamClosed(f"pool {self._pool.id} closed the connection without a response")
 
     def pause_writing(self) -> None:
-        self.is_writable = False
-        if self._requester is not None:
-            self._requester.on_pool_writable(False)
+        self._set_writable(False)
 
     def resume_writing(self) -> None:
-        self.is_writable = True
-        if self._requester is not None:
-            self._requester.on_pool_writable(True)
+        self._set_writable(True)
+
+    def _set_writable(self, writable: bool) -> None:
+        self.is_writable = writable
+        requester = self._requester
+        if requester is not None:
+            try:
+                requester.on_pool_writable(writable)
+            except Exception as bug:  # noqa: BLE001 - as above
+                requester.fail(bug)
 
     def _on_deadline(self) -> None:
-        if self._requester is not None:
-            self._requester.on_pool_timeout()
-        else:
+        requester = self._requester
+        if requester is None:
             self._pool.remove(self)
             self.close()
+            return
+        try:
+            requester.on_pool_timeout()
+        except Exception as bug:  # noqa: BLE001 - as above
+            requester.fail(bug)
 
     # -- framing.Sink
 

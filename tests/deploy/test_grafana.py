@@ -27,7 +27,7 @@ from loadgen.attack.progress import RunProgress
 from loadgen.attack.prometheus import RunMetrics
 from loadgen.attack.records import Records
 from loadgen.experiments.live.backends import LivePoolSpec, WorkerOptions, live_fleet, started
-from tests.net.harness import front
+from tests.proxy.harness import front
 
 FILES = sorted(dashboards.FOLDER.glob("*.json"))
 PAGES = {file.stem: json.loads(file.read_text()) for file in FILES}

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from dispatcher.persistence.redis_sync import SharedLearning
-from tests.net.harness import answer_ok, front, get
+from tests.proxy.harness import answer_ok, front, get
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "deploy" / "prometheus"

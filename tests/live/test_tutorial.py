@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.net.harness import front
+from tests.proxy.harness import front
 
 ROOT = Path(__file__).parent.parent.parent
 TEXT = (ROOT / "docs" / "tutorial.md").read_text()

@@ -1,6 +1,9 @@
 """What is learned outlives the process: written whole, restored, and ignored where it cannot be believed."""
 
 import json
+import os
+import subprocess
+import sys
 from random import Random
 
 import pytest
@@ -13,7 +16,7 @@ from dispatcher.persistence import state_file as state
 from dispatcher.policies.lased import Lased
 from dispatcher.service import Service
 from dispatcher.testing import Table
-from tests.net.harness import front, get, status
+from tests.proxy.harness import front, get, status
 
 RATES = {"a": {"weight": 50.0, "total": 5.0, "observations": 60}, "b": {"weight": 9.5, "total": 1.0, "observations": 9}}
 
@@ -151,3 +154,11 @@ async def test_a_policy_that_learns_nothing_cannot_keep_it():
     )
     with pytest.raises(ConfigError, match="policy 'jsq' learns nothing that could be kept"):
         Service(config)
+
+
+def test_a_state_file_that_cannot_be_written_is_found_out_at_the_start(tmp_path):
+    command = [sys.executable, "-m", "dispatcher", "serve", "--pool", "a=http://127.0.0.1:9", "--listen", "127.0.0.1:0"]
+    env = os.environ | {"LASED_STATE_FILE": str(tmp_path / "nowhere" / "x"), "LASED_ADMIN": "127.0.0.1:0"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, env=env)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: state_file: cannot write")

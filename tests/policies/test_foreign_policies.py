@@ -15,7 +15,7 @@ from dispatcher.errors import ConfigError
 from dispatcher.policies.base import IndexPolicy, LearningPolicy, ScoredPolicy
 from dispatcher.policies.jsq import Jsq
 from dispatcher.testing import Table, check_policy
-from tests.net.harness import front, get, status
+from tests.proxy.harness import front, get, status
 
 SOURCE = """
 from dispatcher.core.types import Decision

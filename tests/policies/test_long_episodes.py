@@ -15,7 +15,7 @@ from dispatcher.persistence import state_file as state
 from dispatcher.policies.greedy import Greedy
 from dispatcher.policies.lased import Lased
 from dispatcher.testing import Table
-from tests.net.harness import answer_ok, eventually, front
+from tests.proxy.harness import answer_ok, eventually, front
 
 SEVEN_OF_TEN = "7 of 10 pools have no guess"
 ADVICE = 'set episodes = "pool"'
