@@ -31,6 +31,7 @@ def poisson(lam, seconds, seed=1):
     return schedule(Poisson(lam, stream(seed, "arrivals")), seconds)
 
 
+@pytest.mark.slow  # the demo shows the same in less time
 async def test_lased_learns_over_real_http_and_the_rows_tell():
     offsets = poisson(100.0, 3.0)
     async with live_system("lased", POOLS) as system, aiohttp.ClientSession() as session:
