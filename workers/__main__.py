@@ -118,6 +118,7 @@ def pool(
         law = parse(service, rate, Random(f"{seed}/{stream or f'work/{name or listen}'}"))
         shape = parse_profile(profile) if profile else None
         make = pool_maker(discipline, law, server_count(servers), limit, capacity)
+        # A law with a profile knows no contexts, so its services would not depend on the request.
         if shape and isinstance(law, Logistic):
             raise ValueError("--profile goes with services that do not depend on the request")
     except ValueError as error:
@@ -156,7 +157,9 @@ def server_count(text: str) -> float:
 
 
 def pool_maker(discipline: str, law: ServiceTime, servers: float, limit: int, capacity: int) -> PoolMaker:
-    """Return the function that makes the pool of this discipline for its final law, with a profile if there is one.
+    """Return the function that makes the pool of this discipline for its final law.
+
+    The final law has the profile, whose origin is known only when the event loop runs.
 
     limit: the number of requests in service at once, 0 for no limit. Under all disciplines but ps a request has a
         server to itself, so a limit there is a number of servers.
@@ -169,18 +172,18 @@ def pool_maker(discipline: str, law: ServiceTime, servers: float, limit: int, ca
     if name in ("fcfs", "ps") and options:
         raise ValueError(f"{name} takes no options")
     if name == "ps":
-        return lambda law: SharingPool(law, servers, limit or None, capacity)
+        return lambda final: SharingPool(final, servers, limit or None, capacity)
     if limit and name != "fcfs":
         raise ValueError(f"--limit goes with --discipline fcfs or ps, not with {name}")
     servers = min(servers, limit or math.inf)
     if math.isfinite(servers):
         order = make_discipline(discipline, law, int(servers))
         tick = law.tick if isinstance(law, Logistic) else 1.0
-        return lambda law: QueuePool(law, int(servers), capacity, order, tick)
+        return lambda final: QueuePool(final, int(servers), capacity, order, tick)
     if name != "fcfs":
         raise ValueError(f"{name} needs a number of servers: with --servers inf no request waits")
     # With infinitely many servers no request waits, so there is no order and any number is in service.
-    return lambda law: SharingPool(law, servers, None, capacity)
+    return lambda final: SharingPool(final, servers, None, capacity)
 
 
 def make_discipline(text: str, law: ServiceTime, servers: int) -> Discipline:

@@ -92,6 +92,7 @@ class Soft(Shape):
         return n / (1 + self.a * (n - 1))
 
     def most(self, limit: float) -> float:
+        # `total` rises with n for a < 1 and falls for a > 1. So the largest value is at one of the two ends.
         return max(1.0, self.total(limit) if math.isfinite(limit) else self.crowded)
 
     @property
@@ -118,7 +119,7 @@ class Retrograde(Shape):
         return min(n, self.servers) * min(1.0, self.peak / n)
 
     def most(self, limit: float) -> float:
-        return min(self.servers, limit)
+        return min(self.servers, limit)  # reached at n = servers, which is at most `peak`
 
     @property
     def crowded(self) -> float:
@@ -220,6 +221,8 @@ def _scaled(shape: Shape, seconds: float, limit: float) -> Curve:
     return Curve(shape, 1 / seconds, limit)
 
 
+# The parameters of these functions are the options of each form. As services are exponential, `fcfs` and `ps` have the
+# same throughput.
 CURVES: dict[str, Callable[..., Curve]] = {
     "fcfs": _servers,
     "ps": _servers,

@@ -65,6 +65,7 @@ class Lognormal:
 
     def sample(self, now: float) -> float:
         variance = math.log(1 + self.cv**2)
+        # The mean of the law is exp(μ + σ²/2), so this μ makes it 1/R.
         return self.rng.lognormvariate(-variance / 2 - math.log(self.rate), math.sqrt(variance))
 
     def mean(self, now: float) -> float:
@@ -85,6 +86,7 @@ class Hyperexponential:
 
     def sample(self, now: float) -> float:
         square = self.cv**2
+        # Both branches contribute the same to the mean ("balanced means"), which leaves p to give the variance.
         p = (1 + math.sqrt((square - 1) / (square + 1))) / 2
         branch = p if self.rng.random() < p else 1 - p
         return self.rng.expovariate(2 * branch * self.rate)
@@ -129,6 +131,7 @@ class Classes:
 
     def sample(self, now: float) -> float:
         factor = self.factor if self.rng.random() < self.share else 1.0
+        # The mean service of the usual class, such that the mean over both classes is 1/R.
         usual = 1 / (self.rate * (1 - self.share + self.share * self.factor))
         return factor * usual * self.rng.expovariate(1.0)
 
@@ -143,6 +146,7 @@ LAWS: dict[str, Callable[..., ServiceTime]] = {
     "hyperexp": Hyperexponential,
     "pareto": Pareto,
     "classes": Classes,
+    # Its options are the names of components, which cannot all be parameters of a function.
     "logistic": lambda rate, rng, **coefficients: Logistic(rate, rng, coefficients),
 }
 

@@ -15,6 +15,7 @@ from workers.scheduling.logistic import Context
 TIMER_SLACK_SECONDS = 1e-6  # an event loop may call a timer this much too early
 RATE_REQUESTS = 200  # the rate is an average over about so many requests
 MAX_GAP_RATIO = 20  # a gap counts as at most so many mean gaps
+MIN_SERVED_FOR_CUT = 10  # with fewer requests the mean is too rough to cut gaps by it
 
 
 class QueueFullError(Exception):
@@ -74,12 +75,13 @@ class Pool(abc.ABC):
         self.busy_time += work
         if self._last_end is not None:
             gap = now - self._last_end
+            # At first all gaps have the same weight; later the weight of a gap fades exponentially.
             weight = max(1 / RATE_REQUESTS, 1 / self.served)
             mean_gap = 1 / self.rate if self.rate else gap
             # After an hour of silence the rate must recover within minutes, so one gap may not dominate the average.
-            counted = min(gap, MAX_GAP_RATIO * mean_gap) if self.served > 10 else gap
+            counted = min(gap, MAX_GAP_RATIO * mean_gap) if self.served > MIN_SERVED_FOR_CUT else gap
             mean_gap += weight * (counted - mean_gap)
-            self.rate = 1 / mean_gap if mean_gap > 0 else self.rate
+            self.rate = 1 / mean_gap if mean_gap > 0 else self.rate  # all requests so far may have ended at one instant
         self._last_end = now
 
 

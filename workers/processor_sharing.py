@@ -46,8 +46,8 @@ class ProcessorSharing(Generic[Key]):
         self._limit = _checked_limit(limit)
         self._attained = 0.0  # work of each request in service since the origin, seconds
         self._at = -math.inf  # the instant of the last event
-        self._next = math.inf
-        self._count = 0
+        self._next = math.inf  # the instant of the next end
+        self._count = 0  # requests that have begun service
         self._heap: list[tuple[float, int, Key]] = []  # `attained` at the end, order of beginning, request
         self._in_service: dict[Key, int] = {}  # in service: the order of beginning
         self._waiting: OrderedDict[Key, float] = OrderedDict()  # in front: the work
@@ -90,7 +90,7 @@ class ProcessorSharing(Generic[Key]):
         """Take out the request that ends now and return it. `now` must be `next_end()`."""
         if now != self._next or not self._in_service:
             raise ValueError(f"no request ends at {now:.9g}; the next end is at {self._next:.9g}")
-        end, _, key = heapq.heappop(self._heap)
+        end, _, key = heapq.heappop(self._heap)  # `_update` has removed requests that left from the top
         self._at, self._attained = now, end  # the exact sum, so that rounding errors do not add up
         del self._in_service[key]
         self._update()
@@ -141,8 +141,10 @@ class ProcessorSharing(Generic[Key]):
         while self._heap and self._in_service.get(self._heap[0][2]) != self._heap[0][1]:
             heapq.heappop(self._heap)  # this request has left
         if not self._heap:
+            # An idle pool starts a new origin, so that the sum stays small and precise.
             self._attained, self._next = 0.0, math.inf
             return
+        # Rounding may put the sum a little beyond the end.
         left, speed = max(0.0, self._heap[0][0] - self._attained), self._speed(len(self._in_service))
         self._next = self._at + left / speed if speed > 0 else math.inf
 

@@ -55,7 +55,10 @@ class Wave:
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """A law of service times whose rate follows a profile. origin: the instant at which the profile's time is 0."""
+    """A law of service times whose rate follows a profile.
+
+    origin: the instant at which the profile's time is 0.
+    """
 
     law: ServiceTime
     profile: Profile

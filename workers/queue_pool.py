@@ -43,7 +43,7 @@ class QueuePool(Pool):
     law: the law of service times.
     servers: number of servers.
     capacity: number of requests waiting and in service at the most; 0 for no limit.
-    order: the discipline; it counts time in rounds.
+    order: the discipline, which counts time in rounds; None for first come, first served.
     tick: seconds of a round. Rounds are counted from the first request.
     """
 
@@ -78,6 +78,7 @@ class QueuePool(Pool):
         try:
             return await request.done
         except asyncio.CancelledError:
+            # A request in service stays on the schedule, because a real server does not notice that its client left.
             if request.waits:
                 if request in self._arriving:
                     self._arriving.remove(request)
@@ -128,13 +129,13 @@ class QueuePool(Pool):
             request = self._waiting.next(self._round(at))
             if isinstance(request, QueuedRequest):
                 self._start(request, at, loop)
-            else:
+            else:  # the discipline prefers to idle, and is asked again after a round
                 self._idle_until = at + self._tick
                 loop.call_at(self._idle_until, self._start_due, loop)
 
     def _start(self, request: QueuedRequest, at: float, loop: asyncio.AbstractEventLoop) -> None:
         request.waits = False
-        service = draw_work(self._law, request.x, at)
+        service = draw_work(self._law, request.x, at)  # at the speed of the instant of its start, not of its arrival
         self.count_begun(at - request.arrived_at)
         end = self._station.admit(at, service)
         heapq.heappush(self._in_service, (end, self.begun, request, service))
@@ -148,7 +149,7 @@ class QueuePool(Pool):
 
     def _end(self, request: QueuedRequest, service: float, loop: asyncio.AbstractEventLoop) -> None:
         self.count_end(loop.time(), service)
-        if not request.done.done():
+        if not request.done.done():  # it is cancelled if the client has left
             request.done.set_result(service)
         try:
             self._waiting.done(request.x, service / self._tick)

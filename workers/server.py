@@ -39,6 +39,7 @@ def make_server(
             headers["endpoint-load-metrics"] = load_report(pool, load)
         return web.Response(text=f"served by {name}\n", headers=headers)
 
+    # A request whose client leaves must be cancelled, so that the pool drops it while it waits.
     return web.Server(handle, handler_cancellation=True, access_log=None)
 
 

@@ -46,7 +46,7 @@ class SharingPool(Pool):
     def __init__(self, law: ServiceTime, servers: float = 1, limit: int | None = None, capacity: int = 0) -> None:
         super().__init__()
         self._law = law
-        self._servers = min(servers, math.inf if limit is None else limit)
+        self._servers = min(servers, math.inf if limit is None else limit)  # the servers that can work at once
         self._capacity = capacity
         self._schedule: ProcessorSharing[SharingRequest] = ProcessorSharing(servers, limit)
         self._waiting: deque[SharingRequest] = deque()
@@ -57,7 +57,7 @@ class SharingPool(Pool):
 
     async def serve(self, context: Context = ()) -> float:
         loop = asyncio.get_running_loop()
-        now = self._end_due(loop)
+        now = self._end_due(loop)  # the schedule takes events in order only, and a timer may be late
         if self._capacity and self.backlog >= self._capacity:
             raise QueueFullError
         request = SharingRequest(now, draw_work(self._law, context, now), loop.create_future())
@@ -86,7 +86,9 @@ class SharingPool(Pool):
 
     @property
     def utilization(self) -> float:
-        return min(self._schedule.in_service, self._servers) / self._servers if math.isfinite(self._servers) else 0.0
+        if math.isinf(self._servers):
+            return 0.0
+        return min(self._schedule.in_service, self._servers) / self._servers
 
     def _end_due(self, loop: asyncio.AbstractEventLoop) -> float:
         """End the requests that the schedule ends by now. Return the present instant, but not before the last end."""
@@ -94,19 +96,22 @@ class SharingPool(Pool):
         while (end := self._schedule.next_end()) <= now + TIMER_SLACK_SECONDS:
             request = self._schedule.pop(end)
             self.count_end(end, request.work)
-            if not request.done.done():
+            if not request.done.done():  # it is cancelled if the client has left
                 request.done.set_result(request.work)
             self._count_begun(end)
         self._set_timer(loop)
         return max(now, self._schedule.at)
 
     def _count_begun(self, at: float) -> None:
-        """Count the requests that have just begun service."""
+        """Count the requests that have just begun service.
+
+        The schedule starts requests in the order of arrival. So those that wait there are the last ones of `_waiting`.
+        """
         while len(self._waiting) > self._schedule.waiting:
             self.count_begun(at - self._waiting.popleft().arrived_at)
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set the one timer to the next end."""
+        """Set the one timer to the next end, unless it is set to that already."""
         end = self._schedule.next_end()
         if self._timer is not None and self._timer.when() != end:
             self._timer.cancel()

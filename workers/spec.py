@@ -77,17 +77,17 @@ def make_from_spec(text: str, what: str, makers: Mapping[str, Callable[..., T]],
 def _numbers(name: str, maker: Callable[..., object], skip: int, texts: Mapping[str, str]) -> dict[str, float]:
     """Convert the options of a spec to the numbers that the maker takes. Raises ValueError."""
     parameters = [p for p in inspect.signature(maker).parameters.values() if p.kind is not p.POSITIONAL_ONLY][skip:]
-    known = {p.name: p for p in parameters if p.kind is not p.VAR_KEYWORD}
-    takes_any = len(known) < len(parameters)
+    by_name = {p.name: p for p in parameters if p.kind is not p.VAR_KEYWORD}
+    takes_any = len(by_name) < len(parameters)  # a maker with **options checks the names itself
     numbers: dict[str, float] = {}
     for key, text in texts.items():
-        if key not in known and not takes_any:
-            valid = f"valid options: {', '.join(known)}" if known else "it takes no options"
+        if key not in by_name and not takes_any:
+            valid = f"valid options: {', '.join(by_name)}" if by_name else "it takes no options"
             raise ValueError(f"{name} takes no option {key}; {valid}")
         # Annotations are strings in modules that postpone their evaluation.
-        is_whole = key in known and known[key].annotation in (int, "int")
+        is_whole = key in by_name and by_name[key].annotation in (int, "int")
         numbers[key] = _number(key, text, is_whole)
-    if missing := [key for key, p in known.items() if p.default is p.empty and key not in texts]:
+    if missing := [key for key, p in by_name.items() if p.default is p.empty and key not in texts]:
         raise ValueError(f"{name} needs {', '.join(missing)}")
     return numbers
 

@@ -22,7 +22,7 @@ class Station:
     def __init__(self, servers: int = 1) -> None:
         if servers < 1:
             raise ValueError(f"a station needs at least 1 server, not {servers}")
-        self._free_at = [float("-inf")] * servers
+        self._free_at = [float("-inf")] * servers  # a heap: by server, the instant from which on it is free
 
     def starts_at(self, now: float) -> float:
         """Return the instant at which a job that arrives now would start."""

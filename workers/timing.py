@@ -19,12 +19,13 @@ if sys.platform == "linux":
         """Waits for epoll with the time-outs of select."""
 
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, Any]]:
+            # Without a timeout nothing needs precision: epoll itself waits, or only looks.
             if timeout is not None and timeout > 0:
                 select.select([self], [], [], timeout)
                 timeout = 0
             return super().select(timeout)
 
-else:
+else:  # only Linux has epoll
     PreciseSelector = selectors.DefaultSelector
 
 

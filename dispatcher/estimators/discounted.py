@@ -1,9 +1,10 @@
 """The discounted mean, for rates that change: each observation reduces the weight of all older ones.
 
-S ← γ S + x, N ← γ N + 1, μ̂ = N/S. Symbols: γ -> `factor`, N -> `weight`, S -> `total`. N never exceeds 1/(1 − γ), and
-LASED refuses a γ for which that is below what it wants to observe. The interval rests on the number of equal
-observations with the same variance, (Σ w)²/Σ w². Time alone discounts nothing: the estimate of a pool without traffic
-stays as it is.
+S ← γ S + x, N ← γ N + 1, μ̂ = N/S. Symbols: γ -> `factor`, N -> `weight`, S -> `total`. N never exceeds 1/(1 − γ).
+LASED refuses a γ for which this limit is below the number of observations that it requires.
+
+The interval rests on the number of equal observations with the same variance, (Σ w)²/Σ w². Time alone discounts
+nothing: the estimate of a pool without traffic stays as it is.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Discounted(Mean):
 
     def restore(self, weight: float, total: float, observations: float) -> None:
         super().restore(weight, total, observations)
-        self._squares = weight
+        self._squares = weight  # as if all observations had the weight 1
 
     @property
     def max_weight(self) -> float:

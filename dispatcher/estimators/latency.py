@@ -47,10 +47,12 @@ class Latencies:
         if in_flight not in self._times:
             if not self._times:
                 return 0.0
-            wanted = in_flight
-            in_flight = min(self._times, key=lambda count: (abs(count - wanted), count))
-        median = self._medians.get(in_flight)
+            # Of two counts at equal distance the smaller one is taken.
+            count = min(self._times, key=lambda known: (abs(known - in_flight), known))
+        else:
+            count = in_flight
+        median = self._medians.get(count)
         if median is None:
-            times = sorted(self._times[in_flight])
-            median = self._medians[in_flight] = (times[(len(times) - 1) // 2] + times[len(times) // 2]) / 2
+            times = sorted(self._times[count])
+            median = self._medians[count] = (times[(len(times) - 1) // 2] + times[len(times) // 2]) / 2
         return median

@@ -10,17 +10,17 @@ from dispatcher.estimators.mean import Mean
 from dispatcher.estimators.window import Window
 
 ESTIMATORS: dict[str, type[Mean]] = {"mean": Mean, "discounted": Discounted, "window": Window}
-Maker = Callable[[float, float], Mean]
+EstimatorMaker = Callable[[float, float], Mean]  # of guess and prior_weight
 
 
-def maker(text: str) -> Maker:
+def estimator_maker(text: str) -> EstimatorMaker:
     """Return a function of (guess, prior_weight) that makes estimators of this kind.
 
     Raises ConfigError if the text names no estimator or no option of it.
 
-    >>> maker("window:size=50")(5.0, 0.0).rate
+    >>> estimator_maker("window:size=50")(5.0, 0.0).rate
     5.0
-    >>> maker("median")
+    >>> estimator_maker("median")
     Traceback (most recent call last):
     ...
     dispatcher.errors.ConfigError: unknown estimator 'median'; known: mean, discounted, window
@@ -40,6 +40,7 @@ def maker(text: str) -> Maker:
     def make(guess: float, prior_weight: float) -> Mean:
         return kind(guess, prior_weight, **options)
 
+    # A wrong option must be an error of the configuration now, and not when the first pool joins.
     try:
         make(1.0, 0.0)
     except TypeError:

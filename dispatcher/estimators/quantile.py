@@ -28,7 +28,7 @@ class RecentQuantile:
         self._sorted: list[int] = []
 
     def add(self, x: int) -> None:
-        if len(self._last) == self._last.maxlen:
+        if len(self._last) == self._last.maxlen:  # the deque is about to drop its oldest value
             del self._sorted[bisect_left(self._sorted, self._last[0])]
         self._last.append(x)
         insort(self._sorted, x)

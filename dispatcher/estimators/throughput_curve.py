@@ -5,9 +5,10 @@ With n > c requests in flight the pool completes c/s requests per second, so a r
 c servers, a pool that shares c processors and a pool without any limit (c large) are all of this form; c need not be an
 integer.
 
-Two likelihoods are added. Departures with n in flight are Poisson with rate min(n, c)/s. The response time of a request
-that joined q others has mean s x_q and a variance proportional to v_q, with x_q = max(1, (q + 1)/c) and
-v_q = 1 + (q + 1 − c)⁺/c². The first is right for shared pools, the second for FCFS pools of any service law.
+Two log likelihoods are added. Departures with n in flight are Poisson with rate min(n, c)/s. The response time of a
+request that joined q others has mean s x_q and a variance proportional to v_q. Here x_q = max(1, (q + 1)/c) and
+v_q = 1 + (q + 1 − c)⁺/c². The first likelihood is right for shared pools, the second one for FCFS pools of any service
+law.
 
 Symbols: T_n -> `seconds_with[n]`, K_n -> `departures_from[n]`, G_q, Y_q and Z_q -> `response_weight[q]`,
 `response_sum[q]` and `response_squares[q]`, N -> `observations`, s0 -> `usual_seconds`, κ -> `PRIOR_WEIGHT`.
@@ -35,13 +36,13 @@ Floats = NDArray[np.float64]
 CAPACITIES = [2 ** (step / 2) for step in range(21)]  # the values that c may take, 1 to 1024
 GRID = np.array(CAPACITIES)
 PRIOR_WEIGHT = 2.0  # κ: the number of responses that the usual service time is worth
-LIKELIHOOD_BAND = 1.0  # how far the log likelihood of the chosen c may be below the largest one
+LIKELIHOOD_BAND = 1.0  # how far the log likelihood of the chosen c may be below the largest one; see `fit`
 COUNTS_AHEAD = 2  # c may exceed the largest number in flight so far by this many requests
 REFIT_SHARE = 1 / 32  # a new fit is due after this share of the observations
 MIN_VARIANCE_SHARE = 1e-6  # of the second moment; it keeps the likelihood of constant response times finite
 FIT_EACH_UP_TO = 64  # requests in flight; up to here each new largest number causes a fit
 MAX_COUNTS = 4096  # larger numbers in flight share the last element, which bounds memory and time
-SUMS = {  # the name of each sum in the state file, and its attribute
+SUMS = {  # the name of each sum in the state file, and its attribute; "found" is an old name that files contain
     "seconds_with": "seconds_with",
     "departures_from": "departures_from",
     "found": "response_weight",
@@ -157,7 +158,7 @@ class ThroughputCurve:
         Above `FIT_EACH_UP_TO` this is so only if the number allows a larger capacity, because each fit takes time.
         in_flight: the requests in flight, with this one.
         """
-        self.unfitted += 1
+        self.unfitted += 1  # joins count as well, so that a pool that does not respond is fitted again
         if in_flight <= self.largest:
             return False
         largest_before = self.largest
@@ -244,6 +245,9 @@ class ThroughputCurve:
     def fit(self, weight: float, usual_seconds: float) -> None:
         """Set `service_seconds` and `capacity`: the largest capacity that is nearly as likely as the likeliest one.
 
+        A capacity that is taken too small keeps away the requests that would correct it. One that is too large attracts
+        them.
+
         usual_seconds: the service time of the prior.
         """
         self.unfitted = 0
@@ -258,6 +262,7 @@ class ThroughputCurve:
         """Return the service time and the log likelihood for each capacity that is allowed so far."""
         n, size = self.departed / weight, len(self.response_weight)
         prior = PRIOR_WEIGHT * usual_seconds
+        # Few responses do not justify a large capacity, however many requests were in flight at once.
         most = max(min(self.largest + COUNTS_AHEAD, 1 + n), self.servers)
         rows = min(bisect_left(CAPACITIES, most) + 1, len(CAPACITIES))
         sums = np.array(
@@ -270,9 +275,11 @@ class ThroughputCurve:
                 self.response_weight,
             )
         )
+        # Tables of a few sizes, powers of two, serve all pools from the cache.
         tables = _tables(1 << (size - 1).bit_length())[:, :rows, :size]
         work, log_busy, second, mixed, norm, log_variance = (tables @ sums[:, :, None] / weight)[:, :, 0]
 
+        # The prior adds κ responses of the usual time, that found the pool idle.
         work += prior
         second += prior * usual_seconds
         residual = np.maximum(second - (mixed + prior) ** 2 / (norm + PRIOR_WEIGHT), MIN_VARIANCE_SHARE * second)
@@ -303,6 +310,7 @@ class ThroughputCurve:
         down, up = gamma_quantile(sample_size, -Z95) / sample_size, gamma_quantile(sample_size, Z95) / sample_size
         throughputs = [capacity / seconds for capacity, seconds, _, _ in likely]
         slowest = max(row[1] for row in likely) / down if down > 0 else math.inf
+        # Every interval includes its value, also where the sums have changed since the fit.
         return CapacityEstimate(
             self.responses,
             Interval(s, min(s, min(row[1] for row in likely) / up), max(s, slowest)),

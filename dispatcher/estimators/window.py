@@ -37,6 +37,7 @@ class Window(Mean):
 
     def learn_one(self, x: float) -> None:
         entries, size = self._entries, self._entries.maxlen or 1
+        # The deque drops its oldest entry by itself, so that entry is read before.
         dropped = entries[0] if len(entries) == size else (0.0, 0.0)
         entries.append((1.0, x))
         self.observations += 1

@@ -38,7 +38,7 @@ class BanditPolicy(BasePolicy):
         self.slots: dict[str, int] = {}  # by name
         self.resting: dict[str, float] = {}  # by name: the end of the rest
         self._rest_ends: list[tuple[float, str]] = []  # a heap
-        self.sends = 0
+        self.sends = 0  # t: the decisions so far
 
     # -- what a subclass overrides
 
@@ -83,6 +83,7 @@ class BanditPolicy(BasePolicy):
         self.sends += 1
         self.begin_decision(now)
         pools = fleet.pools
+        # A retry shows a part of the fleet only. If all pools rest, `_without_resting` lets all of them be drawn.
         is_whole_fleet = len(pools) == len(self.names) and len(self.resting) < len(pools)
         slot, probability = self.sample(None if is_whole_fleet else self._without_resting(pools), now)
         context = self.context_for_update(slot, is_whole_fleet and not self.resting, now)
@@ -90,6 +91,7 @@ class BanditPolicy(BasePolicy):
 
     def learn(self, done: Completion, fleet: FleetView) -> None:
         decision = done.ticket.decision
+        # The memo is None if another policy made the decision; then the probability is unknown.
         slot = self.slots.get(decision.pool)
         if slot is not None and decision.memo is not None and done.accepted is not None:
             self.update(slot, decision.probability, decision.memo, 0.0 if done.accepted else 1.0)
@@ -125,6 +127,7 @@ class BanditPolicy(BasePolicy):
         return [slot for slot, name in enumerate(self.names) if name not in self.resting]
 
     def _begin_rest(self, pool: str, until: float) -> None:
+        # A pool has one entry in the heap. `_end_rests` moves it if the rest has become longer meanwhile.
         already_rests = pool in self.resting
         self.resting[pool] = max(until, self.resting.get(pool, until))
         if not already_rests:
@@ -173,6 +176,7 @@ class RandomizedPolicy(BanditPolicy):
 
     def sample(self, pools: Sequence[PoolView] | None, now: float) -> tuple[int, float]:
         total = self.weights.total
+        # `weights` serves a draw from all active pools only.
         if pools is None and not self.smooth and total:
             slot = self.weights.find(self.rng.random() * total)
             return slot, self.weights[slot] / total
@@ -188,12 +192,13 @@ class RandomizedPolicy(BanditPolicy):
             if at < weight:
                 return i
             at -= weight
-        return i
+        return i  # rounding may lead beyond the last weight
 
     def _next_turn(self, slots: Sequence[int], weights: Sequence[float], total: float) -> int:
         credit, best = self._credits, -1
         for i, slot in enumerate(slots):
             credit[slot] += weights[i] / total
+            # A pool of weight 0 gets no turn, whatever its credit is.
             if weights[i] and (best < 0 or credit[slot] > credit[slots[best]]):
                 best = i
         credit[slots[best]] -= 1.0
@@ -207,8 +212,11 @@ class RandomizedPolicy(BanditPolicy):
         return dict.fromkeys(self.names, 0.0) | active
 
 
-def at_least(value: float, minimum: float, what: str) -> float:
-    """Return the value. Raises ConfigError if it is below the minimum or above `MAX_OPTION`. what: its name."""
+def check_at_least(value: float, minimum: float, what: str) -> float:
+    """Return the value of an option. Raises ConfigError if it is below the minimum or above `MAX_OPTION`.
+
+    what: the name of the option.
+    """
     if not minimum <= value <= MAX_OPTION:
         raise ConfigError(f"{what} must be from {minimum:g} to {MAX_OPTION:g}, not {value}")
     return value

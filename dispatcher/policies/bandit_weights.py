@@ -81,7 +81,7 @@ class SumTree:
             sums[i] = sums[2 * i] + sums[2 * i + 1]
 
     def find(self, at: float) -> int:
-        sums, width, i = self._sums, self._width, 1
+        sums, width, i = self._sums, self._width, 1  # node 1 is the root, and node i has the children 2 i and 2 i + 1
         while i < width:
             i *= 2
             left = sums[i]
@@ -106,4 +106,5 @@ class WeightArray:
 
     def find(self, at: float) -> int:
         sums = np.cumsum(self.weights)
+        # `at` may not be below the last sum, because that sum and `total` are rounded differently.
         return int(np.searchsorted(sums, min(at, np.nextafter(sums[-1], 0.0)), side="right"))

@@ -29,7 +29,7 @@ from dispatcher.core.policy import NO_COUNTS, BasePolicy, FleetView, LocalCounts
 from dispatcher.core.types import Added, Change, Completion, Decision, Job, Phase
 from dispatcher.errors import ConfigError
 from dispatcher.estimators.mean import Mean
-from dispatcher.estimators.named import maker
+from dispatcher.estimators.named import estimator_maker
 
 __all__ = ["BasePolicy", "IndexPolicy", "LearningPolicy", "ScoredPolicy"]
 
@@ -61,8 +61,8 @@ def check_exponent(exponent: float) -> float:
 class ScoredPolicy(BasePolicy):
     """Sends each request to the pool of the least score.
 
-    Unless the policy has another score, it is the expected delay (q + 1)/μ^e and its form for c servers
-    (`core.expected_delay`), where μ is `speed` and e is `exponent`. Override `score` or `score_all` for another score.
+    The score is the expected delay (q + 1)/μ^e, or its form for c servers (`core.expected_delay`). Here μ is `speed`
+    and e is `exponent`. Override `score` or `score_all` for another score.
 
     ties: how to decide between equal scores: `first` (the pool of the lowest number, as in the papers), `random`,
         `slowest` or `fastest`.
@@ -97,7 +97,7 @@ class ScoredPolicy(BasePolicy):
         return argmin(pools, scores, self.ties, self.speed, self.rng)
 
     def score(self, pool: PoolView, now: float) -> float:
-        return work_ahead(pool) / self.weighed(self.speed(pool))
+        return work_ahead(pool) / self.rate_to_power(self.speed(pool))
 
     def score_all(self, pools: Sequence[PoolView], now: float) -> Sequence[float] | Floats:
         """Return the score of each of these pools."""
@@ -120,19 +120,21 @@ class ScoredPolicy(BasePolicy):
         """Return the rate in the expected delay. The tie rules `slowest` and `fastest` compare it as well."""
         return self.rate(pool.id)
 
-    def weighed(self, rate: float) -> float:
+    def rate_to_power(self, rate: float) -> float:
         """Return μ^e."""
+        # The usual exponent takes no power, which also keeps the rate exact.
         return rate if self.exponent == 1.0 else math.pow(rate, self.exponent)
 
     def rate_changed(self, pool: str) -> None:
         """Take in that `rate` returns another value for this pool. A subclass whose `rate` changes must call it."""
         if self._delays is not None and pool in self.specs:
             rate = self.rate(pool)
-            self._delays.change(pool, rate, self.weighed(rate))
+            self._delays.change(pool, rate, self.rate_to_power(rate))
 
     def _delays_of(self, pools: Sequence[PoolView]) -> Delays:
+        # The fleet makes a new tuple whenever its pools change.
         if self._delays is None or self._delays.pools is not pools:
-            self._delays = Delays(pools, self.speed, self.weighed)
+            self._delays = Delays(pools, self.speed, self.rate_to_power)
         return self._delays
 
 
@@ -154,9 +156,9 @@ class LearningPolicy(ScoredPolicy):
     memory: the requests of the fleet in which an observation loses half of its weight. 0 stands for 5,000, or 500 per
         pool if that is more. -1 stands for no forgetting, as in the papers.
 
-    Unless `memory` is -1, an idle pool that has not been used for 1,750 requests (or 35 % of the memory, if that is
-    more) gets one request. The pool has become fast if its service takes less than twice the least mean service time of
-    the other pools and less than half of its own; it is then learned anew. A pool is also learned anew after ten
+    Unless `memory` is -1, an idle pool gets a request if it has not been used for 1,750 requests, or for 35 % of the
+    memory if that is more. The pool has become fast if this service takes less than half of the pool's own mean, and
+    less than twice the least mean of the other pools. It is then learned anew. A pool is also learned anew after ten
     services in a row that took less than a quarter of its mean.
     """
 
@@ -182,7 +184,7 @@ class LearningPolicy(ScoredPolicy):
         self.estimator = estimator
         self.memory = check_memory(memory)
         self.means: dict[str, Mean] = {}  # of the open pools
-        self._make_mean = maker(estimator)
+        self._make_mean = estimator_maker(estimator)
         self._departed: dict[str, Mean] = {}  # of pools that left, the earliest first
         self._local: dict[str, LocalCounts] = {}  # observed here; the means also hold what other dispatchers observed
         self._requests = 0
@@ -223,11 +225,11 @@ class LearningPolicy(ScoredPolicy):
     def learn(self, done: Completion, fleet: FleetView) -> None:
         if done.service_time is not None:
             decision = done.ticket.decision
-            is_new = decision.memo == REVISIT and self._is_fast(decision.pool, done.service_time)
-            if is_new:
+            became_fast = decision.memo == REVISIT and self._is_fast(decision.pool, done.service_time)
+            if became_fast:
                 self.reset_pool(decision.pool)
             self.observe(decision.pool, done.service_time)
-            if is_new:
+            if became_fast:
                 self.use_now(decision.pool)
         super().learn(done, fleet)
 
@@ -256,6 +258,7 @@ class LearningPolicy(ScoredPolicy):
 
     def _fade(self, pool: str, mean: Mean) -> None:
         """Let the observations of a pool lose weight, in steps of `FADING_STEPS` per half-life."""
+        # Larger steps cost less, because a power is computed at each of them.
         passed = self._requests - self._faded_at.setdefault(pool, self._requests)
         if passed * FADING_STEPS > self._half_life:
             mean.fade(0.5 ** (passed / self._half_life))
@@ -263,7 +266,7 @@ class LearningPolicy(ScoredPolicy):
 
     def _restart_if_faster(self, pool: str, mean: Mean, service_time: float) -> None:
         """Keep only the latest services of a pool if all of them were far shorter than its mean."""
-        if service_time * mean.weight * FASTER_FACTOR >= mean.total:
+        if service_time * mean.weight * FASTER_FACTOR >= mean.total:  # this service ends a run of short ones
             if self._short:
                 self._short.pop(pool, None)
             return
@@ -279,6 +282,7 @@ class LearningPolicy(ScoredPolicy):
         if isinstance(change, Added):
             pool = change.spec.id
             mean = self._departed.pop(pool, None)
+            # A mean without observations holds only the guess, which may have been configured anew.
             if mean is None or not mean.observations:
                 mean = self._make_mean(change.spec.guess, self.prior_weight)
             self.means[pool] = mean
@@ -343,6 +347,7 @@ class LearningPolicy(ScoredPolicy):
             return
         local = self._local.get(pool, NO_COUNTS)
         n, s, observations = (a + b for a, b in zip(local, counts, strict=True))
+        # The counts are a difference of sums, which may be below 0.
         weight = self.prior_weight + max(0.0, n)
         total = self.prior_weight / mean.guess + (max(0.0, s) if n > 0 else 0.0)
         mean.restore(weight, total, observations)

@@ -1,8 +1,8 @@
 """curve: sends each request to the pool where it costs the least total time. It needs no configured number of servers.
 
-The policy learns two numbers for each pool (`estimators.throughput_curve`): s, the seconds that one request takes while
-the pool keeps up, and c, the number of requests in flight up to which it keeps up. With q requests in flight, n = q + 1
-and λ the pool's present arrivals per second, the cost of one more request is
+The policy learns two numbers for each pool (`estimators.throughput_curve`). One is s, the seconds that one request
+takes while the pool keeps up. The other is c, the number of requests in flight up to which it keeps up. With q requests
+in flight, n = q + 1 and λ the pool's present arrivals per second, the cost of one more request is
 
     s (1 + ((n − c)⁺ + ρ/(1 − ρ) (n + 1 − c)⁺)/c),    ρ = min(3/4, λ s/c).
 
@@ -10,13 +10,15 @@ The first term is the request's own work, the second its own wait, the third the
 With ρ = 0 this is Shortest Expected Delay. For c = 1 and for c = ∞ it is the exact relative value of one more request.
 
 Trials: an idle pool with fewer than three responses gets the request. The sums of an idle pool are cleared if it has
-received none of the last `memory` requests, so it is tried again. All sums fade by half in `memory` requests of the
-fleet. If recent responses of a pool with many observations disagree with its earlier ones (`estimators.surprise`), its
-sums fade to the weight of ten responses at once.
+received none of the last `memory` requests, so it is tried again.
 
-Revisits: an idle pool that has received none of the last 1,750 requests (or 35 % of the memory, if that is more) gets
-one. If its response takes less than twice the least service time of the other pools, and less than half of its own
-(less for service times that vary much), the pool has become fast. Its sums are cleared, so that it is learned anew.
+Fading: all sums fade by half in `memory` requests of the fleet. Recent responses of a pool with many observations may
+disagree with its earlier ones (`estimators.surprise`). Its sums then fade at once to the weight of ten responses.
+
+Revisits: an idle pool gets a request if it has received none of the last 1,750 requests, or of the last 35 % of the
+memory if that is more. The pool has become fast if its response takes less than twice the least service time of the
+other pools, and less than half of its own (less for service times that vary much). Its sums are then cleared, so that
+it is learned anew.
 
 A failed or rejected request counts as a response that took ten usual service times longer. A request counts with its
 time in flight only if its client cancelled it or read too slowly. So does a client error (4xx), unless the pool has
@@ -58,7 +60,7 @@ from dispatcher.policies.base import MAX_DEPARTED_POOLS, MIN_POOLS_FOR_ARRAYS, S
 
 RATE_MEMORY_SHARE = 0.1  # the arrival rates of the pools fade in this share of the memory
 MIN_RESPONSES = 3  # an idle pool with fewer responses is tried
-MAX_LOAD = 0.75
+MAX_LOAD = 0.75  # ρ beyond it counts as this, because ρ/(1 − ρ) has no bound
 FAILURE_SERVICE_TIMES = 10  # the usual service times that are added to the duration of a failed request
 MIN_RESPONSES_FOR_CHANGE = 200  # with fewer responses the estimates follow a change fast enough by themselves
 RESPONSES_AFTER_CHANGE = 10  # the weight of the sums of a pool after a change
@@ -219,6 +221,7 @@ class Curve(ScoredPolicy):
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
         self.episode.arrived(now)
         self._fade(now)
+        # A pool that was not used for a half-life counts as unknown, and becomes a candidate of the trial below.
         for pool in self._last_use.idle_and_unused(self._half_life, self._requests, fleet):
             self._relearn(pool.id)
         pools = fleet.pools
@@ -240,6 +243,7 @@ class Curve(ScoredPolicy):
     def _fade(self, now: float) -> None:
         """Count one more request, and reduce the weight of everything that was counted before."""
         self._requests += 1
+        # The weight of new events grows, and the old sums stay. So the time does not depend on the number of sums.
         self._weight *= self._growth
         self._rate_weight *= self._rate_growth
         if self._last_request_at is not None:
@@ -292,14 +296,14 @@ class Curve(ScoredPolicy):
         self._spend(state, in_flight, now)
         self._last_use.use(pool.id, self._requests)
         state.sent += self._rate_weight
-        fit_now = state.join(in_flight + 1)
-        self._refit(pool.id, state, fit_now)
+        new_largest = state.join(in_flight + 1)
+        self._refit(pool.id, state, new_largest)
 
     def learn(self, done: Completion, fleet: FleetView) -> None:
         ticket = done.ticket
         state = self._states.get(ticket.pool.id) or self._departed.get(ticket.pool.id)
         if state is not None:
-            in_flight = ticket.pool.in_flight + 1
+            in_flight = ticket.pool.in_flight + 1  # the pool no longer counts this request
             failed = self._has_failed(state, done)
             if ticket.decision.memo == REVISIT and done.teaches and not failed:
                 self._judge_revisit(ticket, done.finished_at)
@@ -307,6 +311,7 @@ class Curve(ScoredPolicy):
             is_counted = state.counted_from is not None and ticket.routed_at >= state.counted_from
             if is_counted and (failed or done.teaches):
                 self._complete(state, in_flight, done, failed)
+                # A policy that keeps all observations for ever does not drop them at a change either.
                 changed = self.memory != FOREVER and state.has_changed(self._weight)
                 if changed:
                     state.fade(self._weight)
@@ -334,6 +339,7 @@ class Curve(ScoredPolicy):
         usual_spread = (1 + state.variation(self._weight)) / 2  # 1 for exponential service times
         if seconds * SURPRISING * usual_spread < state.service_seconds:
             self._relearn(pool)
+            # The request that has shown it is the first observation of the new sums.
             state.updated_at = state.counted_from = ticket.routed_at
 
     def _spend(self, state: _PoolState, in_flight: int, now: float) -> None:
@@ -343,6 +349,7 @@ class Curve(ScoredPolicy):
             state.spend(in_flight, seconds, self._weight)
             work = seconds * min(in_flight, state.capacity)
             state.surprise.spend(work)
+            # The usual seconds are work divided by responses, and during an outage the work alone would grow.
             if self._unanswered < self._max_unanswered:
                 self._unanswered += work
                 self._work += self._weight * work
@@ -363,7 +370,7 @@ class Curve(ScoredPolicy):
             seconds += penalty
         else:
             self._responses += self._weight
-            if self._withheld:
+            if self._withheld:  # the pool did respond, so the work of this response is counted after all
                 self._work += self._weight * min(self._withheld, seconds)
             self._unanswered = self._withheld = 0.0
             self._max_unanswered = MAX_UNANSWERED * max(seconds, self.usual_seconds)
@@ -381,6 +388,7 @@ class Curve(ScoredPolicy):
     def adapt(self, change: Change, fleet: FleetView) -> None:
         if isinstance(change, Added):
             pool = change.spec.id
+            # A pool stays in `_states` while another policy is active, and is added again when this one is.
             state = self._departed.pop(pool, None) or self._states.get(pool)
             if state is not None:
                 self._last_use.use(pool, self._requests)
@@ -429,6 +437,7 @@ class Curve(ScoredPolicy):
             self._departed[pool] = pool_state
             self._work += pool_state.work
             self._responses += pool_state.departed
+        # The fits need the usual seconds, which rest on all of the sums.
         for pool_state in self._departed.values():
             pool_state.fit(self._weight, self.usual_seconds)
         if faults:
@@ -438,6 +447,7 @@ class Curve(ScoredPolicy):
         self._half_life = half_life(self.memory, len(self.specs))
         self._unused_after = unused_after(self._half_life)
         self._growth = 2.0 ** (1 / self._half_life)
+        # Arrival rates describe the present traffic, so they fade even if what was learned does not.
         finite = half_life(max(self.memory, AUTOMATIC), len(self.specs))
         self._rate_growth = 2.0 ** (1 / (RATE_MEMORY_SHARE * finite))
 
@@ -452,4 +462,4 @@ class Curve(ScoredPolicy):
         self._responses *= down
         self._seconds *= rate_down
         self._weight = self._rate_weight = 1.0
-        self._table = None
+        self._table = None  # it holds sums of the old scale

@@ -30,5 +30,6 @@ class EnvoyLeastRequest(BasePolicy):
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
         self.episode.arrived(now)
+        # One draw at a time, because `draw` is without replacement.
         drawn = [pool for _ in range(self.choice_count) for pool in self.draw(fleet.pools, 1)]
         return Decision(min(drawn, key=lambda pool: pool.in_flight).id)

@@ -4,9 +4,9 @@ Rule: P(i) ∝ exp(−η L_i). A rejection adds 1/(p_i + γ) to L_i, with γ = �
 √(ln m/(m t)) at the t-th send. It is kept from one power of two to the next, and it is never below its value at
 `window` sends. `floor` keeps every weight above that share of the best one, so that a slow pool is tried again.
 
-A draw and a rejection take time in proportion to log m, or to m where only a part of the fleet may be chosen, as for a
-retry. The weights are the leaves of a tree of sums, relative to the weight of the least L. They are computed anew when
-their sum falls below a half.
+A draw and a rejection take time in proportion to log m. Where only a part of the fleet may be chosen, as for a retry, a
+draw takes time in proportion to m. The weights are the leaves of a tree of sums, relative to the weight of the least L.
+They are computed anew when their sum falls below a half.
 
 Symbols: L -> `losses`, η -> `eta`, γ/η -> `bias` (0 is plain EXP3), m -> the number of pools, t -> `sends`.
 
@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from random import Random
 
 from dispatcher.errors import ConfigError
-from dispatcher.policies.bandit import RandomizedPolicy, at_least
+from dispatcher.policies.bandit import RandomizedPolicy, check_at_least
 from dispatcher.policies.bandit_weights import SumTree
 
 REBUILD_INTERVAL = 4096  # sends, once η no longer changes
@@ -56,7 +56,7 @@ class Exp3Ix(RandomizedPolicy):
         super().__init__(rng=rng, smooth=smooth)
         if not 0 <= floor <= 0.5:
             raise ConfigError(f"floor must be from 0 to 0.5, not {floor:g}")
-        self.window, self.bias = at_least(window, 0, "window"), at_least(bias, 0, "bias")
+        self.window, self.bias = check_at_least(window, 0, "window"), check_at_least(bias, 0, "bias")
         self.floor, self.each_send = floor, each_send
         self.losses: list[float] = []  # L_i minus the least one at the last rebuild
         self.eta = 1.0
@@ -72,12 +72,14 @@ class Exp3Ix(RandomizedPolicy):
     def _rebuild(self) -> None:
         """Compute η and all weights anew, relative to the weight of the best pool that does not rest."""
         m, t = len(self.names), self.sends
-        epoch = t if self.each_send else 1 << (t.bit_length() - 1)
-        spread = (math.log(m) if m > 1 else 1.0) / m
+        epoch = t if self.each_send else 1 << (t.bit_length() - 1)  # the largest power of two up to t
+        spread = (math.log(m) if m > 1 else 1.0) / m  # ln 1 = 0 would make η 0, and later divisions by it fail
         min_eta = math.sqrt(spread / self.window) if self.window else 0.0
         self.eta = max(math.sqrt(spread / epoch), min_eta)
+        # A rebuild takes time in proportion to m, so there are at least m sends between two of them.
         self._next_rebuild = t + max(REBUILD_INTERVAL, m) if self.eta == min_eta else 2 * epoch
         self._max_loss = -math.log(self.floor) / self.eta if self.floor else math.inf
+        # Only differences of losses matter. With the least one at 0 the largest weight is 1 and nothing overflows.
         active = [loss for name, loss in zip(self.names, self.losses, strict=True) if name not in self.resting]
         anchor = min(active or self.losses)
         self.losses = [min(loss - anchor, self._max_loss) for loss in self.losses]
@@ -92,13 +94,14 @@ class Exp3Ix(RandomizedPolicy):
 
     def update(self, slot: int, probability: float, context: object, loss: float) -> None:
         if not loss or not isinstance(context, float):
-            return
+            return  # an acceptance adds nothing
         self.losses[slot] = min(self.losses[slot] + loss / (probability + self.bias * context), self._max_loss)
         if self.names[slot] not in self.resting:
             self.weights[slot] = math.exp(-self.eta * self.losses[slot])
             self._needs_rebuild = self._needs_rebuild or self.weights.total < MIN_TOTAL
 
     def weights_of(self, slots: Sequence[int]) -> list[float]:
+        # Among a part of the pools even the largest weight may have vanished, so the weights are computed anew.
         losses = [self.losses[slot] for slot in slots]
         anchor = min(losses)
         return [math.exp(-self.eta * (loss - anchor)) for loss in losses]

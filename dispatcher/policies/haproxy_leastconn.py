@@ -30,6 +30,7 @@ class HaproxyLeastconn(ScoredPolicy):
 
     def best(self, fleet: FleetView, now: float) -> PoolView:
         scores = [self.score(pool, now) for pool in fleet.pools]
+        # HAProxy keeps the pools in a tree, where a pool that moves goes behind its equals.
         pool = min(minimal(fleet.pools, scores), key=lambda pool: self._moved_at[pool.id])
         self._moved_at[pool.id] = next(self._moves)
         return pool

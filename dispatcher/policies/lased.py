@@ -10,11 +10,11 @@ An episode begins with an arrival. It consists of these steps:
 The option `episodes` sets where an episode ends. It never ends while trials of its exploration are left to give.
 - "system" is the paper's rule: the episode ends at the first departure that leaves the whole system empty.
 - "pool" is an extension: the episode ends at the first departure that leaves its pool empty, once every pool has been
-  empty at least once. A pool counts as empty once if it was empty just before the episode's first arrival, or if a
-  later departure left it empty, also during the exploration. With one pool the two rules are the same.
+  empty at least once. It does not matter whether a pool was empty just before the episode's first arrival, or became
+  empty later, also during the exploration. With one pool the two rules are the same.
 
-With "pool", a pool that joins inside the episode is not waited for, and neither is a pool that was not among the
-choices of the first arrival. A pool that leaves is no longer waited for, and its removal may end the episode.
+With "pool", the episode waits only for pools among which its first arrival could choose, and not for pools that join
+later. A pool that leaves is no longer waited for, and its removal may end the episode.
 A pool whose guess is far too high may never become empty, so `max_episode_arrivals` then defaults to 1,000.
 
 Symbols: k -> `episode.number`, N_i and S_i -> `means[i].weight` and `.total`, μ̂_i -> `_rates[i]`.
@@ -82,6 +82,7 @@ class Lased(LearningPolicy):
         self.n0, self.c, self.alpha = n0, c, alpha
         self.by_pool = episodes == POOL
         self.max_episode_arrivals = max_episode_arrivals or (MAX_ARRIVALS_BY_POOL if self.by_pool else 0)
+        # Where older observations fade, the weight may never reach what an episode requires.
         max_weight, needed = self._make_mean(1.0, 0.0).max_weight, self.needed(MANY_EPISODES)
         if max_weight < needed:
             raise ConfigError(
@@ -120,7 +121,7 @@ class Lased(LearningPolicy):
         if self.by_pool:
             self._never_empty = {pool.id for pool in fleet.pools if pool.in_flight}
         needed = self.needed(self.episode.number)
-        if self.memory == FOREVER:
+        if self.memory == FOREVER:  # the paper's rule: if one pool has too little weight, all of them get trials
             to_explore = self.means if min(mean.weight for mean in self.means.values()) < needed else {}
         else:  # weights fade, so the observations are counted, and only pools with too few of them are tried
             to_explore = {
@@ -146,6 +147,7 @@ class Lased(LearningPolicy):
 
     def learn(self, done: Completion, fleet: FleetView) -> None:
         super().learn(done, fleet)
+        # The ticket's pool has its count also if it has left the fleet.
         pool = done.ticket.pool
         if self.by_pool and pool.in_flight == 0:
             self._stop_waiting_for(pool.id)
@@ -185,7 +187,7 @@ class Lased(LearningPolicy):
 
     def merge_remote(self, pool: str, counts: LocalCounts) -> None:
         super().merge_remote(pool, counts)
-        if not self.episode.arrivals:
+        if not self.episode.arrivals:  # no episode is open whose estimates must stay
             self._use_estimates()
 
     def reset_pool(self, pool: str) -> None:
@@ -207,5 +209,6 @@ class Lased(LearningPolicy):
             super().adapt(change, fleet)
             if self.by_pool:
                 self._stop_waiting_for(change.pool)
+            # Rates of pools that left are kept for their return, but not without a limit.
             if len(self._rates) > len(self.means) + MAX_DEPARTED_POOLS:
                 self._rates = {pool: rate for pool, rate in self._rates.items() if pool in self.means}

@@ -28,6 +28,7 @@ class NginxLeastConn(ScoredPolicy):
     def best(self, fleet: FleetView, now: float) -> PoolView:
         scores = [self.score(pool, now) for pool in fleet.pools]
         tied = minimal(fleet.pools, scores)
+        # Credits change at ties only, as in NGINX.
         return tied[0] if len(tied) == 1 else self._turns.next(tied)
 
     def adapt(self, change: Change, fleet: FleetView) -> None:

@@ -1,8 +1,8 @@
 """optimistic: gated optimism. Greedy's estimates, and a forced trial only where it could pay.
 
-At the n-th arrival let d be Greedy's choice. A pool e ≠ d may be tried if it is idle, has fewer than c (ln(n + 1))^α
-observations, and would win with its *optimistic* rate: (q_e + 1)/μ_e⁺ < (q_d + 1)/μ̂_d. The best such pool is tried, as
-exploration. If there is none, the request goes to d.
+At the n-th arrival let d be Greedy's choice. A pool e ≠ d may be tried if three conditions hold. It is idle. It has
+fewer than c (ln(n + 1))^α observations. It would win with its *optimistic* rate: (q_e + 1)/μ_e⁺ < (q_d + 1)/μ̂_d. The
+best such pool is tried, as exploration. If there is none, the request goes to d.
 
 μ_e⁺ = G(N_e, z)/S_e, infinite if N_e = 0; z = ½ √(2 ln(n + 1)); G(N, z) the Wilson-Hilferty quantile of Gamma(N, 1).
 Symbols: n -> `arrivals`, N_e and S_e -> `means[e].weight` and `.total`, μ̂ -> `means[e].rate`. Source: the rule is our
@@ -74,13 +74,14 @@ class Optimistic(LearningPolicy):
     def _trial(self, best: PoolView, fleet: FleetView, now: float) -> PoolView | None:
         """Return the idle pool that would win by most if it were as fast as it may still be, or None."""
         log = math.log(self.arrivals + 1)
-        wanted, z = self.c * math.pow(log, self.alpha), math.sqrt(2 * log) / 2
+        enough, z = self.c * math.pow(log, self.alpha), math.sqrt(2 * log) / 2
         least_delay, trial = self.score(best, now), None
         for pool in fleet.pools:
             if pool is not best and has_room(pool):
                 mean = self.means[pool.id]
-                if mean.weight < wanted:
-                    delay = work_ahead(pool) / self.weighed(_optimistic_rate(mean, z)) if mean.weight else 0.0
+                if mean.weight < enough:
+                    # A pool without observations may be as fast as any.
+                    delay = work_ahead(pool) / self.rate_to_power(_optimistic_rate(mean, z)) if mean.weight else 0.0
                     if delay < least_delay:
                         least_delay, trial = delay, pool
         return trial

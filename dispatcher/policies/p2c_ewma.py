@@ -38,7 +38,7 @@ class P2cEwma(ScoredPolicy):
     decay: the seconds in which the weight of an old response time falls to 1/e.
     """
 
-    scores_decide = False
+    scores_decide = False  # only the two pools drawn are compared
 
     def __init__(self, *, rng: Random, decay: float = 10.0) -> None:
         super().__init__(rng=rng)
@@ -51,8 +51,8 @@ class P2cEwma(ScoredPolicy):
     def latency(self, pool: str, now: float, response: float = 0.0) -> float:
         """Return E_i after a response of this many seconds. Without one, return E_i k, which is compared. Seconds."""
         latency, at = self._latency[pool]
-        kept = math.exp(-max(0.0, now - at) / self.decay)
-        return latency * kept + response * (1.0 - kept)
+        k = math.exp(-max(0.0, now - at) / self.decay)
+        return latency * k + response * (1.0 - k)
 
     def score(self, pool: PoolView, now: float) -> float:
         return self.latency(pool.id, now)

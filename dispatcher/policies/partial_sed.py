@@ -98,6 +98,7 @@ class PartialSed(LearningPolicy):
             self.episode.explored = True
             decision = Decision(trial.id, phase=Phase.EXPLORE)
         pool = fleet[decision.pool]
+        # From here on the estimate of the backlog starts anew, from its present value and this request.
         self.observations[pool.id].request_sent(self._expected(pool, now)[0], now)
         return decision
 
@@ -148,17 +149,23 @@ class PartialSed(LearningPolicy):
 
     def score_all(self, pools: Sequence[PoolView], now: float) -> Sequence[float]:
         rates = [self.capacity(pool) for pool in pools]
-        shares = static_split(rates, sum(map(self._load, pools))) if self.subtracts_load else [0.0] * len(rates)
-        spare = [rate - share for rate, share in zip(rates, shares, strict=True)]
-        if self.belief != "psi":
-            return [_delay(pool, self._expected(pool, now)[0], left) for pool, left in zip(pools, spare, strict=True)]
-        return self._psi(pools, rates, now)
+        if self.belief == "psi":
+            return self._psi(pools, rates, now)
+        spare = self._spare(pools, rates) if self.subtracts_load else rates
+        return [_delay(pool, self._expected(pool, now)[0], left) for pool, left in zip(pools, spare, strict=True)]
+
+    def _spare(self, pools: Sequence[PoolView], rates: Sequence[float]) -> list[float]:
+        """Return μ − λ* of each pool: what the static split of the whole load leaves free."""
+        shares = static_split(rates, sum(map(self._load, pools)))
+        return [rate - share for rate, share in zip(rates, shares, strict=True)]
 
     def _psi(self, pools: Sequence[PoolView], rates: Sequence[float], now: float) -> list[float]:
-        spare = rates
-        if self.counts_own:
-            shares = static_split(rates, sum(map(self._load, pools)))
-            spare = [rate - share for rate, share in zip(rates, shares, strict=True)]
+        """Return the scores of the belief `psi`.
+
+        A pool with own requests is certainly busy, where ψ has no bound. With the flag f such pools go last, and are
+        compared by their delay.
+        """
+        spare = self._spare(pools, rates) if self.counts_own else rates
         scores = []
         for pool, rate, left in zip(pools, rates, spare, strict=True):
             backlog, busy = self._expected(pool, now)
@@ -172,6 +179,7 @@ class PartialSed(LearningPolicy):
         """Return the expected backlog of the pool and the probability that it is busy."""
         observation, mu = self.observations[pool.id], self.capacity(pool)
         usual = observation.usual if observation.usual is not None else float(pool.in_flight)
+        # The load includes own requests, which the observation counts itself.
         others = min(max(0.0, self._load(pool) - (observation.own_rate.value or 0.0)), MAX_OTHERS_SHARE * mu)
         backlog, busy = observation.expected(now, mu, usual, self.belief, others)
         return (max(backlog, pool.in_flight), busy) if self.counts_own and self.belief != "psi" else (backlog, busy)
@@ -180,6 +188,7 @@ class PartialSed(LearningPolicy):
         """Return the requests per second that the pool gets from all dispatchers."""
         observation = self.observations[pool.id]
         total = observation.total_rate.value
+        # Without reports of the load, every dispatcher is taken to send as much as this one.
         return total if total is not None else (observation.own_rate.value or 0.0) * self.replicas
 
 

@@ -26,7 +26,7 @@ class PeakEwma(ScoredPolicy):
     d: the number of pools compared, 0 for all.
     """
 
-    scores_decide = False
+    scores_decide = False  # only the pools drawn are compared
 
     def __init__(self, *, rng: Random, decay: float = 10.0, d: int = 2) -> None:
         super().__init__(rng=rng)
@@ -59,8 +59,8 @@ class PeakEwma(ScoredPolicy):
 
     def _observe(self, pool: str, response: float, now: float) -> None:
         latency, at = self._latency[pool]
-        kept = self._decayed(at, now)
-        self._latency[pool] = response if response > latency else latency * kept + response * (1 - kept), now
+        old = self._decayed(at, now)  # the weight of L_i in the mean
+        self._latency[pool] = response if response > latency else latency * old + response * (1 - old), now
 
     def _decayed(self, since: float | None, now: float) -> float:
         """Return the factor by which L_i has decayed since this time."""

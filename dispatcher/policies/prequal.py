@@ -123,7 +123,7 @@ class Prequal(BasePolicy):
             self._make_probes(fleet, now)
         self._expire(now)
         pool = self._select(fleet)
-        in_flight = self.rif(pool, now)
+        in_flight = self.rif(pool, now)  # the present RIF, under which the response time will be kept
         self._remove_some()
         self._make_probes(fleet, now, joined=pool.id)
         return Decision(pool.id, memo=in_flight)
@@ -153,6 +153,7 @@ class Prequal(BasePolicy):
             except KeyError:
                 continue  # this request must not go to that pool
         pools = fleet.pools
+        # A single pool needs no choice, so one probe is enough for it.
         if len(usable) < min(MIN_PROBES, len(pools)):
             return pools[int(self.rng.random() * len(pools))]
         _, pool, best = min(usable, key=itemgetter(0))
@@ -163,6 +164,7 @@ class Prequal(BasePolicy):
         return pool
 
     def _expire(self, now: float) -> None:
+        """Remove the probes that are too old."""
         while self._pooled:
             oldest = next(iter(self._pooled.values()))
             if now - oldest.at <= self.max_age:
@@ -192,10 +194,10 @@ class Prequal(BasePolicy):
         pooled, uses = self._pooled, self.uses(len(fleet.pools))
         for pool in self.draw(fleet.pools, due):
             name, rif = pool.id, self.rif(pool, now)
-            if name == joined:
+            if name == joined:  # a server that was asked now would count this request
                 rif += 1
             self._rifs.add(rif)
-            pooled.pop(name, None)
+            pooled.pop(name, None)  # so that the new probe comes last in the order of age
             pooled[name] = Probe(name, now, rif, self._latencies[name].near(rif), self._rounded(uses))
             if len(pooled) > self.pool_size:
                 del pooled[next(iter(pooled))]
@@ -210,6 +212,7 @@ class Prequal(BasePolicy):
         pool = ticket.decision.pool
         latencies = self._latencies.get(pool)
         if latencies is not None and done.outcome is Outcome.OK:
+            # The memo is missing if another policy made the decision; then there is only our own count.
             memo = ticket.decision.memo
             in_flight = memo if isinstance(memo, int) else ticket.in_flight_before
             latencies.add(in_flight, done.finished_at - ticket.routed_at)

@@ -22,10 +22,11 @@ import numpy as np
 
 from dispatcher.core.estimate import Estimate
 from dispatcher.core.policy import PoolView
-from dispatcher.policies.bandit import BanditPolicy, at_least
+from dispatcher.policies.bandit import BanditPolicy, check_at_least
 
-MIN_SERVICES, MAX_SERVICES = 1e-9, 50.0  # of μ̂ τ
+MIN_SERVICES, MAX_SERVICES = 1e-9, 50.0  # μ̂ τ is cut there, where an outcome has hardly any information
 MIN_WAIT_SECONDS = 1e-9  # of τ
+MAX_STEP = 1.0  # of ln μ̂ after one outcome, so that a surprising one does not throw the estimate away
 LOG_RATE_RANGE = 30.0  # how far ln μ̂ may move from the guess
 
 
@@ -51,7 +52,7 @@ class Recharge(BanditPolicy):
 
     def __init__(self, *, rng: Random, cap: float = 200.0) -> None:
         super().__init__(rng=rng)
-        self.cap = at_least(cap, 1, "cap")
+        self.cap = check_at_least(cap, 1, "cap")
         self._log_rate = np.zeros(0)
         self._information = np.zeros(0)
         self._last_attempt = np.zeros(0)  # seconds; NaN before the first attempt
@@ -60,6 +61,7 @@ class Recharge(BanditPolicy):
     def sample(self, pools: Sequence[PoolView] | None, now: float) -> tuple[int, float]:
         if np.isnan(self._last_attempt).any():
             self._invent_attempts(now)
+        # The logarithm of μ̂ (now − last) has its largest value at the same pool.
         scores = self._log_rate + np.log(np.maximum(MIN_WAIT_SECONDS, now - self._last_attempt))
         slots = self._active_slots() if pools is None else [self.slots[pool.id] for pool in pools]
         if len(slots) == len(scores):
@@ -85,9 +87,10 @@ class Recharge(BanditPolicy):
         z = min(max(math.exp(self._log_rate[slot]) * context, MIN_SERVICES), MAX_SERVICES)
         q = -math.expm1(-z)
         self._information[slot] = information = min(self._information[slot] + z * z * math.exp(-z) / q, self.cap)
+        # q is the probability of acceptance. The step is the score of the outcome divided by the information.
         step = (1.0 - loss - q) * z / (q * information)
         log_guess = math.log(self.specs[self.names[slot]].guess)
-        moved = self._log_rate[slot] + min(max(step, -1.0), 1.0)
+        moved = self._log_rate[slot] + min(max(step, -MAX_STEP), MAX_STEP)
         self._log_rate[slot] = min(max(moved, log_guess - LOG_RATE_RANGE), log_guess + LOG_RATE_RANGE)
         self._observations[slot] += 1
 

@@ -21,5 +21,5 @@ class RoundRobin(BasePolicy):
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
         self.episode.arrived(now)
-        self._turn = (self._turn + 1) % len(fleet.pools)
+        self._turn = (self._turn + 1) % len(fleet.pools)  # the number of pools may change between two calls
         return Decision(fleet.pools[self._turn].id)

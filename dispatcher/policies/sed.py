@@ -29,7 +29,7 @@ class Sed(ScoredPolicy):
         self.exponent = check_exponent(exponent)
 
     def speed(self, pool: PoolView) -> float:
-        return self.specs[pool.id].true_rate or 0.0
+        return self.specs[pool.id].true_rate or 0.0  # `adapt` refuses a pool without one
 
     def adapt(self, change: Change, fleet: FleetView) -> None:
         if isinstance(change, Added) and change.spec.true_rate is None:

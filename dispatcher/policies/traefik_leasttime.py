@@ -91,7 +91,7 @@ class TraefikLeasttime(ScoredPolicy):
 
     def best(self, fleet: FleetView, now: float) -> PoolView:
         pools = fleet.pools
-        if len(pools) == 1:
+        if len(pools) == 1:  # no tie, so no deadline moves
             return pools[0]
         tied = minimal(pools, [self.score(pool, now) for pool in pools])
         return tied[0] if len(tied) == 1 else self._earliest(tied)
@@ -111,12 +111,14 @@ class TraefikLeasttime(ScoredPolicy):
         if until is None and done.outcome is Outcome.OK:
             until = done.finished_at
         if times is not None and until is not None:
+            # Whole nanoseconds are divided, because a quotient of floats could fall just below a whole tick.
             times.add(round((until - ticket.routed_at) * NANOSECONDS) // self._tick)
         super().learn(done, fleet)
 
     def adapt(self, change: Change, fleet: FleetView) -> None:
         super().adapt(change, fleet)
         if isinstance(change, Added) and change.spec.id not in self._times:
+            # The first turn of a new pool comes after the turns that the others have had.
             self._deadline += 1 / self.weight(change.spec.id)
             self._times[change.spec.id] = Times(self.window, self._deadline)
             drop_oldest_departed(self._times, self.specs)

@@ -1,9 +1,9 @@
 """tsallis_inf: a pool at random, seldom those that have rejected; best in mean for steady pools and for hostile ones.
 
-Rule: P(i) = 4/(η (L_i − x))², with x such that these sum to 1. x is found by Newton's method from the last x. With the
-estimator `rv` each send adds B_k to every L_k and (loss − B_i)/p_i to that of the chosen pool. B_k = 1/2 where
-p_k ≥ η² at the draw, otherwise 0; η = 4/√t. With the estimator `iw` a send adds loss/p_i to the chosen pool's, and
-η = 2/√t. Where not every pool could be drawn the update is that of `iw`.
+Rule: P(i) = 4/(η (L_i − x))², with x such that these sum to 1. Newton's method computes x, from the last x on. With the
+estimator `rv` each send adds B_k to every L_k and (loss − B_i)/p_i to that of the chosen pool. B_k is 1/2 where
+p_k ≥ η² at the draw, otherwise 0; η = 4/√t. With the estimator `iw` a send adds only loss/p_i to the L_i of the chosen
+pool, and η = 2/√t. If not every pool could be drawn, the update is that of `iw`.
 
 Symbols: L -> `losses`, x -> `_x`, η -> `eta`, t -> `sends`; the loss is 1 for a rejection. Source: Zimmert and Seldin,
 *Tsallis-INF: an optimal algorithm for stochastic and adversarial bandits*. Limits: a decision takes time in proportion
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dispatcher.core.expected_delay import Floats
 from dispatcher.errors import ConfigError
-from dispatcher.policies.bandit import RandomizedPolicy, at_least
+from dispatcher.policies.bandit import RandomizedPolicy, check_at_least
 from dispatcher.policies.bandit_weights import WeightArray
 
 Baseline = NDArray[np.bool_]  # True where B_k is 1/2
@@ -43,7 +43,7 @@ class TsallisInf(RandomizedPolicy):
         super().__init__(rng=rng, smooth=smooth)
         if estimator not in ETA_SCALES:
             raise ConfigError(f"estimator must be rv or iw, not {estimator!r}")
-        self.window, self.estimator = at_least(window, 0, "window"), estimator
+        self.window, self.estimator = check_at_least(window, 0, "window"), estimator
         self.losses: Floats = np.zeros(0)
         self.eta = ETA_SCALES[estimator]
         self._p: Floats = np.zeros(0)
@@ -53,6 +53,7 @@ class TsallisInf(RandomizedPolicy):
         self.weights: WeightArray = WeightArray(self._p)
 
     def begin_decision(self, now: float) -> None:
+        # Losses grow without bound. Only their differences matter, and small numbers keep them precise.
         if self.sends % REBASE_INTERVAL == 0:
             least = float(self.losses.min())
             self.losses -= least
@@ -65,7 +66,7 @@ class TsallisInf(RandomizedPolicy):
         """Derive baseline and weights from the probabilities; a pool that rests has weight 0."""
         weights, self._baseline = self._p, self._p >= self.eta * self.eta
         if self.resting:
-            weights = weights.copy()
+            weights = weights.copy()  # `_p` keeps the probabilities of the resting pools
             weights[[self.slots[pool] for pool in self.resting]] = 0.0
         self.weights = WeightArray(weights)
 
@@ -87,6 +88,7 @@ class TsallisInf(RandomizedPolicy):
 
     def pool_added(self, slot: int) -> None:
         """Give the new pool the mean weight."""
+        # With this loss the new weight is 1/m for the m pools so far: 4/(η (L − x))² = 1/m.
         mean_loss = self._x + 2 * math.sqrt(slot) / self.eta if slot and math.isfinite(self._x) else 0.0
         self._membership += 1
         self.losses = np.append(self.losses, mean_loss)
@@ -120,5 +122,6 @@ def solve(losses: Floats, eta: float, x: float) -> tuple[Floats, float]:
         error = float(weights.sum()) - 1.0
         if abs(error) < SUM_TOLERANCE:
             break
+        # The derivative of the sum by x is η Σ roots³.
         x = min(right, x - error / (eta * float((weights * roots).sum())))
-    return weights / weights.sum(), x
+    return weights / weights.sum(), x  # the rest of the error is divided among all

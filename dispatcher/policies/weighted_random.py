@@ -20,5 +20,5 @@ class WeightedRandom(BasePolicy):
         weights = [self.weight(pool.id) for pool in fleet.pools]
         *sums, total = accumulate(weights)
         at = self.rng.random() * total
-        i = sum(at >= below for below in sums)
+        i = sum(at >= below for below in sums)  # the last sum is left out, because rounding could lead beyond it
         return Decision(fleet.pools[i].id, probability=weights[i] / total)

@@ -2,9 +2,10 @@
 
 Rule: join the pool of the largest index. In the model `finite` it is W(t) = K P(Poisson(μt) > K), with t the seconds
 since the last request went there. This is the average-reward index if picks take no time. In the model `blocking` a
-pool accepts work only when it is empty. The index is W(q, τ) from `partial_information.whittle_index`, with q the last
-known backlog and τ its age in slots of a quarter of a mean service. A thread computes one table for each K. Until it is
-done, the myopic index takes its place. The policy `myopic` joins the pool where a pick would earn most at once.
+pool accepts work only when it is empty. The index is W(q, τ) from `partial_information.whittle_index`. Here q is the
+last known backlog, and τ is its age in slots of a quarter of a mean service. A thread computes one table for each K.
+Until it is done, the myopic index takes its place. The policy `myopic` joins the pool where a pick would earn most at
+once.
 
 Symbols: K -> `capacity` or the pool's `max_in_flight`, μ -> learned rate × servers, t -> since the last pick.
 Source: Chadaga and Modiano, *Load Balancing with Partial Queue Information: Threshold Optimality and Indexability*.
@@ -31,6 +32,7 @@ from dispatcher.policies.partial_information.queue_estimate import lower_gamma
 SLOT_SERVICES = 0.25
 MAX_CAPACITY = {"finite": 10_000, "blocking": 40}  # by model; the time for a table grows faster than K² log K
 
+# One thread computes all tables in turn, so that at most one competes with the event loop.
 _table_maker = ThreadPoolExecutor(1, thread_name_prefix="whittle")
 
 
@@ -75,7 +77,7 @@ class Whittle(LearningPolicy):
             if not 1 <= (capacity := self.capacity or spec.max_in_flight) <= MAX_CAPACITY[self.model]:
                 raise ConfigError(f"pool {spec.id!r}: max_in_flight must be from 1 to {MAX_CAPACITY[self.model]:,}")
             if self.model == "blocking" and not self.myopic:
-                _table(capacity)
+                _table(capacity)  # the computation starts before the first request needs it
             self.observations[spec.id] = QueueObservation()
         else:
             del self.observations[change.pool]
@@ -103,9 +105,9 @@ class Whittle(LearningPolicy):
                 return -float(k)  # a pool that was never used is empty
             return -(whittle.reward(age, k, mu) if self.myopic else whittle.continuous(age, k, mu))
         if math.isinf(observation.at) or observation.backlog <= 0:
-            return -float(k)
+            return -float(k)  # a pool that is empty, or was never used, earns K for certain
         age = max(0.0, now - observation.at)
-        q = min(k, max(1, round(observation.backlog)))
+        q = min(k, max(1, round(observation.backlog)))  # reports may be fractions, or exceed a K that is set too small
         earned = k * lower_gamma(q, mu * age)
         if self.myopic:
             return -earned

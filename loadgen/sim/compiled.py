@@ -23,22 +23,13 @@ from dispatcher.core.types import Phase
 from dispatcher.errors import ConfigError
 from dispatcher.telemetry.decisions import DecisionRecord
 from loadgen.attack import arrivals as processes
-from loadgen.sim.model import Result, Scenario
+from loadgen.sim.model import MIN_SECONDS, Result, Scenario
 
 if TYPE_CHECKING:
     from loadgen.sim import kernel
 
-KINDS = (
-    "random",
-    "round_robin",
-    "jsq",
-    "esed",
-    "sed",
-    "greedy",
-    "nq",
-    "lased",
-    "optimistic",
-)  # in the order of the kernel's constants
+# Policies and causes of regret stand in the order of the kernel's constants, which are their indices.
+KINDS = ("random", "round_robin", "jsq", "esed", "sed", "greedy", "nq", "lased", "optimistic")
 CAUSES = (Cause.EXPLORATION, Cause.ESTIMATION, Cause.OVERFLOW)
 
 
@@ -48,6 +39,7 @@ def obstacle(scenario: Scenario) -> str | None:
     Raises ConfigError if no engine can run it.
     """
     policy = registry.create(scenario.policy, Random(0), scenario.policy_options)
+    # A policy of another package may be registered under one of these names.
     if scenario.policy not in KINDS or type(policy).__module__ != f"dispatcher.policies.{scenario.policy}":
         return f"policy {scenario.policy!r} is not compiled; compiled are: {', '.join(KINDS)}"
     if getattr(policy, "estimator", "mean") != "mean":
@@ -68,7 +60,7 @@ def obstacle(scenario: Scenario) -> str | None:
 class Compiled:
     """Prepares one scenario for many seeds. Raises ConfigError if there is an `obstacle`.
 
-    The first one in a process loads the kernel. The first one on a machine compiles it, which takes ten seconds.
+    The first object in a process loads the kernel. The first one on a machine compiles it, which takes ten seconds.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -85,7 +77,7 @@ class Compiled:
     def simulate(self, seed: int, keep_rows: bool = False) -> Result:
         """Run one replication, as `model.simulate` does."""
         scenario, pools, n, size = self.scenario, self._pools.copy(), len(self._pools), self.scenario.arrivals
-        rows = size if keep_rows else 0
+        rows = size if keep_rows else 0  # without rows the kernel records no decision
         trace = self._kernel.Trace(np.zeros((rows, 4), np.int64), np.zeros((rows, n), np.int64), np.zeros((rows, n)))
         streams = self._rng.records_of(stream(seed, "policy"), *(stream(seed, f"work/{i}") for i in range(n)))
         instants, lives = self._instants(seed), np.zeros(1, self._kernel.LIFE_FIELDS)
@@ -93,14 +85,14 @@ class Compiled:
             instants, self._rule, pools, lives, streams, scenario.warmup, self._marks, trace
         )
         warm_at = float(instants[scenario.warmup - 1]) if scenario.warmup else 0.0
-        learns = self._rule.kind >= self._kernel.GREEDY
+        learns = self._rule.kind >= self._kernel.GREEDY  # the kinds before it keep their guesses
         return Result(
             seed=seed,
             regret=int(causes.sum()),
             regret_curve=tuple(curve.tolist()),
             joined_curve=tuple(map(tuple, joined.tolist())),
             by_cause=dict(zip(CAUSES, causes.tolist(), strict=True)),
-            mean_in_system=sojourns / max(float(instants[-1]) - warm_at, 1e-300),
+            mean_in_system=sojourns / max(float(instants[-1]) - warm_at, MIN_SECONDS),
             mean_response=sojourns / (size - scenario.warmup),
             shares=tuple((pools["joined"] / size).tolist()),
             estimates=tuple(float(p["N"] / p["S"]) if learns and p["S"] > 0 else float(p["guess"]) for p in pools),
@@ -113,7 +105,7 @@ class Compiled:
         """Return the instants of the arrivals, in seconds."""
         scenario, gaps = self.scenario, stream(seed, "arrivals")
         instants = np.empty(scenario.arrivals)
-        if scenario.process == "poisson":
+        if scenario.process == "poisson":  # the usual process is compiled; the others are drawn by Python
             self._rng.poisson_instants(self._rng.records_of(gaps)[0], scenario.lam, instants)
             return instants
         process, now = processes.parse(scenario.process, scenario.lam, gaps), 0.0
@@ -149,6 +141,7 @@ class Compiled:
         scenario, rng = self.scenario, self._rng
         pools = np.zeros(len(scenario.mu), self._kernel.POOL_FIELDS)
         pools["mu"], pools["guess"], pools["servers"] = scenario.mu, scenario.guess, scenario.servers or 1
+        # The parameters a and b are those of `rng.service`. They are computed here once, and not at each draw.
         match laws.parse(scenario.service, 1.0, Random(0)):
             case laws.Fixed():
                 return rng.FIXED, pools
@@ -167,6 +160,7 @@ class Compiled:
 
 
 def _rows(instants: NDArray[np.float64], trace: kernel.Trace) -> tuple[DecisionRecord, ...]:
+    """Return the trace in the form in which `model.simulate` returns it."""
     pools = tuple(str(i + 1) for i in range(trace.q.shape[1]))
     chosen, forced, cause, episode = trace.decided.T.tolist()
     regret = np.cumsum(trace.decided[:, 2] >= 0).tolist()

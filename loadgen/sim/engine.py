@@ -37,7 +37,7 @@ class EventQueue:
 
     def schedule(self, at: float, action: Callable[..., Any], *arguments: Any) -> None:
         """Call `action(*arguments)` at the instant `at`, in seconds."""
-        self._scheduled += 1
+        self._scheduled += 1  # the number decides at equal instants, so actions are never compared
         heapq.heappush(self._heap, (at, self._scheduled, action, arguments))
 
     def run_until(self, now: float) -> None:
@@ -69,6 +69,7 @@ def make_router(
 
     infer: whether the router reconstructs service times that are not reported, as the live service does.
     """
+    # The raiser comes first, so that no other recorder sees the fault.
     router = Router(policy, [FaultRaiser(), *recorders], infer)
     for spec in specs:
         router.apply(Added(spec), 0.0)

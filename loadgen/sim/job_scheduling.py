@@ -34,7 +34,7 @@ class Source:
 
     lam: the probability of an arrival in a round.
     theta: the true coefficients.
-    classes: contexts with their shares. Without any, a context is (1, numbers uniform on [-1, 1]).
+    classes: contexts with their shares. Without any, a context is 1, followed by numbers uniform on [-1, 1].
     """
 
     lam: float
@@ -48,6 +48,7 @@ class Source:
         The contexts are (1, 1 for the second class, 1 for the third class, ...).
         """
         logits = [math.log(probability / (1 - probability)) for probability in p]
+        # The constant 1 carries the logit of the first class, and each other component the difference from it.
         theta = (logits[0], *(logit - logits[0] for logit in logits[1:]))
         contexts = [(1.0, *(float(k == j) for j in range(1, len(p)))) for k in range(len(p))]
         return cls(lam, theta, tuple(zip(contexts, shares, strict=True)))
@@ -68,7 +69,7 @@ class Jobs:
 
 
 def draw(source: Source, rounds: int, seed: int) -> Jobs:
-    """Draw all jobs that arrive in so many rounds."""
+    """Draw all jobs that arrive in so many rounds. Contexts and work do not depend on the discipline."""
     rng = np.random.default_rng([seed, 3])
     arrived = np.flatnonzero(rng.random(rounds) < source.lam)
     n = len(arrived)
@@ -137,10 +138,11 @@ class Served:
 def serve(order: Discipline, jobs: Jobs, rounds: int) -> Served:
     """Serve the jobs under a discipline for so many rounds."""
     began, ended = np.full(len(jobs.x), -1), np.full(len(jobs.x), -1)
-    number: dict[int, int] = {}  # of each waiting job, by its identity
+    number: dict[int, int] = {}  # of each waiting job, by its identity, as jobs are equal only to themselves
     arrived, lengths = jobs.arrived.tolist(), jobs.rounds.tolist()
     t = arrivals = 0
     while t < rounds:
+        # A job arrives at the end of its round, so it can begin in the next one.
         while arrivals < len(arrived) and arrived[arrivals] < t:
             job = Job(jobs.x[arrivals], float(arrived[arrivals]))
             number[id(job)] = arrivals
@@ -151,12 +153,13 @@ def serve(order: Discipline, jobs: Jobs, rounds: int) -> Served:
             if len(order):
                 t += 1  # the discipline prefers to idle, and may choose otherwise in the next round
             else:
+                # Nothing waits: the rounds until the next arrival are skipped.
                 t = arrived[arrivals] + 1 if arrivals < len(arrived) else rounds
             continue
         j = number.pop(id(chosen))
         began[j], last = t, t + lengths[j] - 1
         if last >= rounds:
-            break
+            break  # this job is still in service at the end of the run
         ended[j] = last
         order.done(chosen.x, float(lengths[j]))
         t = last + 1
@@ -169,7 +172,7 @@ def run(text: str, source: Source, rounds: int, seed: int) -> Served:
 
 
 def fcfs_mean(p: Sequence[float], l: Sequence[float]) -> float:  # noqa: E741 - λ_k
-    """Return the stationary number in the system of Geo/G/1, first come, first served.
+    """Return the stationary mean number in the system of Geo/G/1, first come, first served.
 
     p, l: the probabilities of an end and of an arrival in a round, by class.
     """
@@ -180,7 +183,10 @@ def fcfs_mean(p: Sequence[float], l: Sequence[float]) -> float:  # noqa: E741 - 
 
 
 def priority_mean(p: Sequence[float], l: Sequence[float]) -> float:  # noqa: E741 - λ_k
-    """Return the same number under priorities in the order of the classes, without preemption."""
+    """Return the stationary mean number in the system under priorities in the order of the classes.
+
+    No service is interrupted. p, l: as in `fcfs_mean`.
+    """
     residual = math.fsum(rate * (1 - end) / end**2 for rate, end in zip(l, p, strict=True))
     number, load = 0.0, 0.0
     for rate, end in zip(l, p, strict=True):
@@ -190,7 +196,7 @@ def priority_mean(p: Sequence[float], l: Sequence[float]) -> float:  # noqa: E74
     return number
 
 
-def learned(source: Source, queue: Queue, rounds: int, seed: int) -> Queue:
+def estimated_queue(source: Source, queue: Queue, rounds: int, seed: int) -> Queue:
     """Return the queue as estimated from the first half of so many rounds, served first come, first served.
 
     queue: the true queue, for the caps.
@@ -199,11 +205,13 @@ def learned(source: Source, queue: Queue, rounds: int, seed: int) -> Queue:
     served = serve(Fcfs(), draw(source, half, seed), half)
     jobs = served.jobs
     rows = [(jobs.x[j], float(jobs.rounds[j]), True) for j in np.flatnonzero(served.ended >= 0)]
+    # A job that is cut off is evidence as well: it took at least the rounds that it was in service.
     unfinished = np.flatnonzero((served.began >= 0) & (served.ended < 0))
     rows += [(jobs.x[j], float(half - served.began[j]), False) for j in unfinished]
     theta = fit(rows)[0].tolist() if rows else [0.0] * len(source.theta)
     contexts = [x for x, _ in source.classes]
     counts = [jobs.x.count(context) for context in contexts]
+    # Half an arrival in one more round is added, so that no class has the rate 0.
     rates = tuple((count + 0.5 / len(counts)) / (half + 1) for count in counts)
     return Queue(tuple(chance(theta, x) for x in contexts), rates, queue.caps)
 
@@ -215,7 +223,7 @@ def number_left_by_plan(truth: Queue, estimate: Queue, rounds: int) -> float:
 
 
 def number_left_by_window(queue: Queue, rounds: int, window: int) -> float:
-    """Return the same number under SEPT until `window` rounds are left, and under the optimum from then on."""
+    """Return the exact expected number left under SEPT until `window` rounds are left, and the optimum from then on."""
     plan = optimum(queue, window)
     return recursion(queue, rounds, follow(plan.acts, in_order(queue))).values[-1]
 

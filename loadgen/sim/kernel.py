@@ -18,23 +18,32 @@ from numpy.typing import NDArray
 
 from loadgen.sim.rng import Stream, compiled, service, uniform
 
-TOLERANCE = 1e-9
+TOLERANCE = 1e-9  # of `core.argmin`
+# Policies as in `compiled.KINDS`; those from GREEDY on learn rates. Tie rules as in `argmin.TIE_RULES`. Causes as in
+# `compiled.CAUSES`.
 RANDOM, ROUND_ROBIN, JSQ, ESED, SED, GREEDY, NQ, LASED, OPTIMISTIC = range(9)
 FIRST, RANDOMLY, SLOWEST, FASTEST = range(4)
 EXPLORATION, ESTIMATION, OVERFLOW = range(3)
+OVERFLOW_FACTOR, MIN_OVERFLOW_THRESHOLD = 3.0, 7  # of `core.regret`
 AT, NUMBER, SECONDS, POOL = range(4)  # columns of the heap of departures; each departure is a row
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# A pool has these fields. a, b: parameters of its law of service times. speed: the rate that breaks ties. weighed: the
-# rate to the power of the exponent. left: trials that it still gets. joined: requests so far. awaited: with episodes by
-# pool, 1 if the pool was busy when the episode began and has not been empty since.
-FLOATS = ("mu", "guess", "a", "b", "N", "S", "rate", "speed", "weighed", "score")
+# The fields of a pool:
+# mu, guess: the true rate and the guessed one. servers: their number. q: requests in flight. joined: requests so far.
+# a, b: parameters of its law of service times, see `rng.service`.
+# N, S: observations and their total time. rate: the estimate in use. speed: the rate that breaks ties.
+# power: `speed` to the power of the exponent. score: at the present decision.
+# left: trials that it still gets. awaited: with episodes by pool, 1 if the pool was busy when the episode began and has
+# not been empty since.
+FLOATS = ("mu", "guess", "a", "b", "N", "S", "rate", "speed", "power", "score")
 INTEGERS = ("servers", "q", "left", "joined", "awaited")
 POOL_FIELDS = np.dtype([*((name, np.float64) for name in FLOATS), *((name, np.int64) for name in INTEGERS)])
 Pools = NDArray[Any]  # of POOL_FIELDS
-# What is known of the episodes: the number of the open one, its arrivals, and whether it explored; the number that
-# explored; the trials still to be given in all; the pools that are awaited; the pool whose turn it was last.
+# The state of the policy beside its pools:
+# episode, arrivals, explored: the number of the open episode, its arrivals, and whether it explored.
+# explored_in_all: the number of episodes that explored. to_try: the trials that are left over all pools.
+# awaited: the number of pools that are awaited. turn: the pool whose turn it was last.
 LIFE = ("episode", "arrivals", "explored", "explored_in_all", "to_try", "awaited", "turn")
 LIFE_FIELDS = np.dtype([(name, np.int64) for name in LIFE])
 Life = Any  # a record of LIFE_FIELDS
@@ -88,7 +97,7 @@ def update_rate(pools: Pools, i: int, rule: Rule) -> None:
     """Take the latest estimate of pool i as the rate in use."""
     pool = pools[i]
     pool.rate = pool.speed = (pool.N + rule.bonus) / pool.S if pool.S > 0 else pool.guess
-    pool.weighed = rate_to_power(pool.rate, rule.exponent)
+    pool.power = rate_to_power(pool.rate, rule.exponent)
 
 
 @compiled
@@ -99,8 +108,8 @@ def initialise(pools: Pools, life: Life, rule: Rule) -> None:
         pool = pools[i]
         pool.N, pool.S = rule.prior_weight, rule.prior_weight / pool.guess
         pool.rate, pool.speed = pool.guess, pool.mu if rule.kind == SED else pool.guess
-        pool.weighed = rate_to_power(pool.speed, rule.exponent)
-        if rule.kind >= GREEDY:
+        pool.power = rate_to_power(pool.speed, rule.exponent)
+        if rule.kind >= GREEDY:  # a prior, or the bonus of `optimistic`, may make the first rate differ from the guess
             update_rate(pools, i, rule)
 
 
@@ -108,7 +117,7 @@ def initialise(pools: Pools, life: Life, rule: Rule) -> None:
 def end_episode(pools: Pools, life: Life, rule: Rule) -> None:
     life.episode += 1
     life.arrivals = life.explored = 0
-    if rule.kind == LASED:
+    if rule.kind == LASED:  # the others take each estimate at once, in `depart`
         for i in range(pools.size):
             update_rate(pools, i, rule)
 
@@ -126,7 +135,7 @@ def depart(pools: Pools, life: Life, rule: Rule, i: int, seconds: float, empty: 
     if rule.by_pool and pool.q == 0:
         life.awaited -= pool.awaited
         pool.awaited = 0
-        empty = life.awaited == 0
+        empty = life.awaited == 0  # an empty system implies it, as then no pool is awaited
     if empty and life.arrivals and not life.to_try:
         end_episode(pools, life, rule)
 
@@ -165,7 +174,7 @@ def score_pools(pools: Pools, rule: Rule) -> None:
     idle = False
     for i in range(pools.size):
         pool = pools[i]
-        pool.score = float(pool.q) if rule.kind == JSQ else work_ahead(pool.q, pool.servers) / pool.weighed
+        pool.score = float(pool.q) if rule.kind == JSQ else work_ahead(pool.q, pool.servers) / pool.power
         idle = idle or pool.q < pool.servers
     if rule.kind == NQ and idle:
         for i in range(pools.size):
@@ -187,6 +196,7 @@ def least_score(pools: Pools, ties: int, rng: Stream) -> int:
             if best < 0 or slower or (ties == FASTEST and pools[i].speed > pools[best].speed):
                 best = i
     if ties == RANDOMLY and tied > 1:
+        # `argmin` draws only if several pools tie, so nothing is drawn for a single one.
         left = int(uniform(rng) * tied)
         for i in range(pools.size):
             if pools[i].score <= limit:
@@ -215,7 +225,7 @@ def pool_to_try(pools: Pools, rule: Rule, best: int, n: int) -> int:
     for i in range(pools.size):
         pool = pools[i]
         if i != best and pool.q < pool.servers and enough > pool.N:
-            delay = 0.0
+            delay = 0.0  # a pool without observations may be as fast as one likes
             if pool.N > 0:
                 root = 1 - 1 / (9 * pool.N) + z / (3 * math.sqrt(pool.N))
                 bound = max(pool.N * math.pow(max(0.0, root), 3.0), pool.N) / pool.S
@@ -255,7 +265,7 @@ def choose(pools: Pools, life: Life, rule: Rule, n: int, rng: Stream) -> tuple[i
     if rule.kind == OPTIMISTIC:
         tried = pool_to_try(pools, rule, chosen, n)
         if tried >= 0:
-            life.explored_in_all += 1 - life.explored
+            life.explored_in_all += 1 - life.explored  # an episode counts once, however many trials it has
             life.explored = 1
             return tried, True
     return chosen, False
@@ -265,6 +275,7 @@ def choose(pools: Pools, life: Life, rule: Rule, n: int, rng: Stream) -> tuple[i
 def regret_cause(pools: Pools, chosen: int, forced: bool, episode: int) -> int:
     """Return the cause of a wrong decision, −1 if it was right, as `core.regret` does."""
     mine = pools[chosen]
+    # Products are compared instead of quotients, as in `core.regret.is_wrong`.
     w, wrong, longest = work_ahead(mine.q, mine.servers), False, 0
     for i in range(pools.size):
         pool = pools[i]
@@ -275,7 +286,8 @@ def regret_cause(pools: Pools, chosen: int, forced: bool, episode: int) -> int:
         return -1
     if forced:
         return EXPLORATION
-    return OVERFLOW if longest > 7 and longest > 3.0 * math.log(episode) else ESTIMATION
+    threshold = max(float(MIN_OVERFLOW_THRESHOLD), OVERFLOW_FACTOR * math.log(episode))
+    return OVERFLOW if longest > threshold else ESTIMATION
 
 
 @compiled
@@ -305,6 +317,7 @@ def push(heap: Floats, size: int, at: float, number: int, seconds: float, pool: 
     """Add a departure to a heap of `size` rows. There must be room for two more; the last row is scratch space."""
     hole, new = size, heap.shape[0] - 1
     heap[new, AT], heap[new, NUMBER], heap[new, SECONDS], heap[new, POOL] = at, number, seconds, pool
+    # Later departures move down, and the new one is copied last. So it needs one copy and not one for each level.
     while hole and is_before(heap, new, (hole - 1) // 2):
         copy_row(heap, (hole - 1) // 2, hole)
         hole = (hole - 1) // 2
@@ -361,13 +374,14 @@ def simulate(
     life, size, servers = lives[0], instants.size, 1
     for i in range(pools.size):
         servers = max(servers, pools[i].servers)
+    # The heap of `workers.station` is a table here: by pool and server, the instant from which on the server is free.
     free_at = np.full((pools.size, servers), -np.inf)
-    heap, in_flight = np.empty((64, 4)), 0
+    heap, in_flight = np.empty((64, 4)), 0  # it doubles when it is full
     curve, joined = np.zeros(marks.size, np.int64), np.zeros((marks.size, pools.size), np.int64)
     causes, mark, sojourns = np.zeros(3, np.int64), 0, 0.0
     traced = trace.decided.size > 0
     initialise(pools, life, rule)
-    for j in range(size + 1):
+    for j in range(size + 1):  # the last step has no arrival, and all requests that are left end in it
         now = instants[j] if j < size else np.inf
         while in_flight and heap[0, AT] <= now:
             i, seconds = int(heap[0, POOL]), heap[0, SECONDS]

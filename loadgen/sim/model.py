@@ -31,6 +31,8 @@ from workers.distributions import ServiceTime, parse
 from workers.profiles import Profiled, parse_profile
 from workers.station import Station
 
+MIN_SECONDS = 1e-300  # replaces a divisor of 0, where all arrivals come at one instant
+
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
@@ -95,7 +97,7 @@ class Scenario:
         """The numbers of arrivals after which the points of the regret's curve are taken."""
         n, points = self.arrivals, self.points
         if not self.log:
-            return tuple(-(-n * k // points) for k in range(1, points + 1))
+            return tuple(-(-n * k // points) for k in range(1, points + 1))  # rounded up, so that the last mark is n
         return tuple(sorted({-(-n // 2), n, *(round(10 * (n / 10) ** (k / points)) for k in range(points) if n > 10)}))
 
     def factor(self, pool: str, now: float) -> float:
@@ -124,8 +126,8 @@ class Result:
 
     regret_curve, joined_curve: the regret, and the requests by pool, up to each of the scenario's marks.
     by_cause: the regret, by cause.
-    mean_in_system: the mean number in the system by Little's law, as the sum of the response times after the warm-up
-        over the time in which these requests came. It is the time average of a stable system.
+    mean_in_system: the mean number in the system by Little's law. It is the sum of the response times after the
+        warm-up, divided by the time in which these requests came. It is the time average of a stable system.
     mean_response: over the requests after the warm-up, in seconds.
     shares: of requests, by pool.
     estimates: the estimated rates at the end, by pool.
@@ -180,12 +182,12 @@ def simulate(scenario: Scenario, seed: int, keep_rows: bool = False) -> Result:
     explored = _ExploredEpisodes(policy)
     curve: list[int] = []
     joined_curve: list[tuple[int, ...]] = []
-    marks = list(reversed(scenario.marks))
+    marks = list(reversed(scenario.marks))  # the next mark is the last element
     next_arrival = processes.parse(scenario.process, scenario.lam, stream(seed, "arrivals")).next_arrival
     departures: list[tuple[float, int, float, Ticket]] = []  # a heap: instant, number, work, ticket
     push, pop = heapq.heappush, heapq.heappop
     route, complete, ok = router.route, router.complete, Outcome.OK
-    now, warm_at, sojourns = 0.0, 0.0, 0.0  # warm_at: the last arrival of the warm-up
+    now, warm_at, sojourns = 0.0, 0.0, 0.0  # warm_at: the last arrival of the warm-up; sojourns: sum of response times
     for n in range(1, scenario.arrivals + 1):
         arrival = next_arrival(now)
         assert arrival is not None, "the processes of loadgen.attack.arrivals do not end"
@@ -201,14 +203,15 @@ def simulate(scenario: Scenario, seed: int, keep_rows: bool = False) -> Result:
         joined[pool] += 1
         explored.look()
         if n > scenario.warmup:
-            sojourns += finish - now
+            sojourns += finish - now  # the response time is known already, because pools serve in order
         else:
             warm_at = now
-        while marks and n == marks[-1]:
+        while marks and n == marks[-1]:  # several marks are equal if there are fewer arrivals than points
             curve.append(meter.total)
             joined_curve.append(tuple(joined.values()))
             marks.pop()
     last_arrival = now
+    # The policy learns from the last requests as well, so that the estimates rest on all of them.
     while departures:
         finish, _, work, ticket = pop(departures)
         complete(ticket, finish, ok, work)
@@ -220,7 +223,7 @@ def simulate(scenario: Scenario, seed: int, keep_rows: bool = False) -> Result:
         regret_curve=tuple(curve),
         joined_curve=tuple(joined_curve),
         by_cause=dict(meter.by_cause),
-        mean_in_system=sojourns / max(last_arrival - warm_at, 1e-300),
+        mean_in_system=sojourns / max(last_arrival - warm_at, MIN_SECONDS),
         mean_response=sojourns / measured,
         shares=tuple(count / scenario.arrivals for count in joined.values()),
         estimates=tuple(estimates[spec.id].rate for spec in specs),

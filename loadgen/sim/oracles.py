@@ -62,7 +62,7 @@ class TrueCost(LeastCost):
         self._speeds = [1.0] * len(scenario.pools)
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
-        # The costs of `curve` depend on the rates of arrival that it counts, so it must choose as well.
+        # The costs of `curve` depend on its counts of requests, so it must choose as well. Its choice is not used.
         self._curve.choose(job, fleet, now)
         return super().choose(job, fleet, now)
 
@@ -71,8 +71,8 @@ class TrueCost(LeastCost):
         seconds = self._seconds[i] / self._speeds[i] + self._network[i]
         # Behind a network the pool keeps up with as many more requests as are on the wire.
         capacity = max(1.0, self._capacity[i] * seconds * self._speeds[i] / self._seconds[i])
-        known: list[Any] = [_KnownPool(pool, capacity)]
-        return self._costs(known, {pool.id: 1 / seconds})[0]
+        true_pool: list[Any] = [_TruePool(pool, capacity)]
+        return self._costs(true_pool, {pool.id: 1 / seconds})[0]
 
     def adapt(self, change: Change, fleet: FleetView) -> None:
         super().adapt(change, fleet)
@@ -85,7 +85,7 @@ class TrueCost(LeastCost):
             self._capacity[change.pool] = change.servers
 
 
-class _KnownPool:
+class _TruePool:
     """A pool with its true capacity, which may be a fraction."""
 
     def __init__(self, pool: PoolView, servers: float) -> None:

@@ -62,12 +62,12 @@ class ServicePool:
 
     @property
     def in_order(self) -> bool:
-        """Whether requests are served in order and do not share."""
+        """Whether requests are served in order and do not share: the curves of `fcfs` and `ps` are the same."""
         return self.text.startswith(("fcfs:", "fcfs/"))
 
     def sharing(self) -> ProcessorSharing[int]:
         """Make the pool, empty."""
-        if self.in_order:
+        if self.in_order:  # FCFS with c servers: requests do not slow each other, and only c are in service
             return ProcessorSharing(math.inf, limit=self.servers)
         limit = int(self.curve.limit) if math.isfinite(self.curve.limit) else None
         return ProcessorSharing(limit=limit, speed=self.curve.shape)
@@ -169,6 +169,7 @@ class _Run:
             events.run_until(now)
             while changes and changes[0].at <= j:
                 self._change(changes.pop(0), now)
+            # A single dispatcher needs no draw.
             router = self.routers[int(dispatchers.random() * len(self.routers)) if len(self.routers) > 1 else 0]
             ticket = router.route(Job(j), now)
             self.tickets[j] = router, ticket
@@ -197,7 +198,7 @@ class _Run:
 
     def _end(self, now: float, i: int, version: int) -> None:
         if version != self.versions[i]:
-            return
+            return  # the pool has changed since this end was scheduled
         request = self.pools[i].pop(now)
         self._schedule_end(i)
         self._after(self.delays[i], now, self._respond, request)
@@ -208,6 +209,7 @@ class _Run:
         router.complete(ticket, now, Outcome.OK)
 
     def _change(self, change: ServiceChange, now: float) -> None:
+        # Curves of `fcfs` have speed 1 and a limit (see `ServicePool.sharing`); the shape belongs to the others.
         described, pool = self.scenario.pools[change.pool], self.pools[change.pool]
         shape = Servers(math.inf) if described.in_order else described.curve.shape
         pool.change(now, lambda n: change.speed * shape(n))

@@ -76,6 +76,7 @@ class _Pool:
 
     def __init__(self, scenario: ReorderingScenario, i: int) -> None:
         self.speed = scenario.speeds[i]
+        # The number of rounds is the horizon of `lcp`; the runs here have no known end.
         self.order = make_discipline(scenario.order, scenario.source, 1)
         self.serving: Context | None = None
         self.waiting: dict[Context, int] = {}
@@ -86,8 +87,8 @@ class _Pool:
 
     def start_next(self, now: float) -> PoolJob | None:
         """Start the job that the discipline chooses and return it; None if the server stays idle."""
-        job = self.order.next(now * self.speed)
-        if not isinstance(job, PoolJob):
+        job = self.order.next(now * self.speed)  # disciplines count time in rounds
+        if not isinstance(job, PoolJob):  # None, as only jobs of this class were added
             self.serving = None
             return None
         self.serving = job.x
@@ -146,6 +147,34 @@ class ReorderingResult:
     rates: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Traffic:
+    """The jobs of one run, in the order of arrival.
+
+    kind: the index of the job's context in the source's classes.
+    rounds: the rounds of service that the job takes.
+    """
+
+    contexts: tuple[Context, ...]
+    kind: NDArray[np.int64]
+    rounds: list[int]
+
+    @classmethod
+    def draw(cls, source: Source, requests: int, seed: int) -> _Traffic:
+        contexts, shares = zip(*source.classes, strict=True)
+        rng = np.random.default_rng([seed, 5])
+        kind = rng.choice(len(contexts), requests, p=shares)
+        p = np.array([chance(source.theta, x) for x in contexts])
+        return cls(contexts, kind, rng.geometric(p[kind]).tolist())
+
+
+def _make_policy(rule: str, scenario: ReorderingScenario, pools: Sequence[_Pool], seed: int) -> BasePolicy:
+    rng = stream(seed, "policy")
+    if rule in ORACLES:
+        return WorkOracle(rule == "aware", scenario, pools, rng)
+    return registry.create(rule, rng, registry.paper_options(rule))
+
+
 def simulate(
     rule: str, scenario: ReorderingScenario, requests: int, seed: int, infer: bool = False
 ) -> ReorderingResult:
@@ -154,18 +183,9 @@ def simulate(
     rule: one of `ORACLES`, or the name of a policy.
     infer: whether the router reconstructs service times from outside, as where pools do not report them.
     """
-    source = scenario.source
-    contexts, shares = zip(*source.classes, strict=True)
-    rng, gaps = np.random.default_rng([seed, 5]), stream(seed, "arrivals")
-    kind = rng.choice(len(contexts), requests, p=shares)
-    p = np.array([chance(source.theta, x) for x in contexts])
-    rounds = rng.geometric(p[kind]).tolist()
+    traffic, gaps = _Traffic.draw(scenario.source, requests, seed), stream(seed, "arrivals")
     pools = [_Pool(scenario, i) for i in range(len(scenario.speeds))]
-    policy_rng = stream(seed, "policy")
-    if rule in ORACLES:
-        policy: BasePolicy = WorkOracle(rule == "aware", scenario, pools, policy_rng)
-    else:
-        policy = registry.create(rule, policy_rng, registry.paper_options(rule))
+    policy = _make_policy(rule, scenario, pools, seed)
     router = make_router(policy, scenario.specs(), infer=infer)
     response, waits = np.zeros(requests), np.zeros(requests)
     events = EventQueue()
@@ -174,7 +194,7 @@ def simulate(
     def start_next(i: int, now: float) -> None:
         job = pools[i].start_next(now)
         if job is not None:
-            service = rounds[job.number] / pools[i].speed
+            service = traffic.rounds[job.number] / pools[i].speed
             waits[job.number] = now - tickets[job.number].routed_at
             events.schedule(now + service, end, now + service, i, job, service)
 
@@ -182,19 +202,19 @@ def simulate(
         ticket = tickets.pop(job.number)
         router.complete(ticket, now, Outcome.OK, None if infer else service)
         response[job.number] = now - ticket.routed_at
-        pools[i].order.done(job.x, float(rounds[job.number]))
+        pools[i].order.done(job.x, float(traffic.rounds[job.number]))
         start_next(i, now)
 
     now = 0.0
     for j in range(requests):
-        now += gaps.expovariate(source.lam)
+        now += gaps.expovariate(scenario.source.lam)
         events.run_until(now)
-        context = contexts[kind[j]]
+        context = traffic.contexts[traffic.kind[j]]
         tickets[j] = ticket = router.route(RoutedJob(j, context), now)
         i = int(ticket.pool.id)
         pools[i].add(PoolJob(context, now * pools[i].speed, j))
-        if pools[i].serving is None:
+        if pools[i].serving is None:  # a busy server takes its next job at the end of the present one
             start_next(i, now)
     events.run_all()
     rates = tuple(policy.rate(str(i)) for i in range(len(pools)))
-    return ReorderingResult(response, waits, kind, rates)
+    return ReorderingResult(response, waits, traffic.kind, rates)

@@ -25,11 +25,15 @@ def mean_and_se(values: Sequence[float] | NDArray[np.float64]) -> tuple[Any, Any
     """
     array = np.asarray(values, dtype=float)
     n = len(array)
-    return array.mean(axis=0), array.std(axis=0, ddof=1) / n**0.5 if n > 1 else 0.0 * array[0]
+    error = array.std(axis=0, ddof=1) / n**0.5 if n > 1 else 0.0 * array[0]  # 0 in the shape of one value
+    return array.mean(axis=0), error
 
 
 def summary(scenario: Scenario, results: Sequence[Result], seed: int) -> dict[str, Any]:
-    """Return what `simulate --json` prints: means over the replications. seed: that of the first one."""
+    """Return what `simulate --json` prints: means over the replications.
+
+    seed: the seed of the first replication.
+    """
     regret, se = mean_and_se([result.regret for result in results])
     return {
         "policy": scenario.policy,
@@ -52,7 +56,7 @@ def summary(scenario: Scenario, results: Sequence[Result], seed: int) -> dict[st
 
 
 def write_trace(rows: Sequence[DecisionRecord], path: Path) -> None:
-    """Write one decision a line: n,time,q1…qn,server,phase,regret,episode,rate1…raten. Servers are numbered from 1."""
+    """Write one line per decision: n,time,q1…qn,server,phase,regret,episode,rate1…raten. Servers count from 1."""
     pools = range(1, len(rows[0].pools) + 1) if rows else ()
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")

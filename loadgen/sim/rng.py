@@ -21,9 +21,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-N, M = 624, 397
+N, M = 624, 397  # the words of the state, and the offset in its recurrence (MT19937)
 NV_MAGICCONST = 4 * math.exp(-0.5) / math.sqrt(2.0)  # of normalvariate
-EXP, FIXED, LOGNORMAL, HYPEREXP, PARETO = range(5)
+EXP, FIXED, LOGNORMAL, HYPEREXP, PARETO = range(5)  # laws of service times
 STREAM_FIELDS = np.dtype([("words", np.uint32, (N,)), ("used", np.int64)])
 Words = NDArray[np.uint32]
 Stream = Any  # a record of STREAM_FIELDS
@@ -53,6 +53,7 @@ def records_of(*streams: Random) -> NDArray[Any]:
 
 @compiled
 def next_word(words: Words, k: int, following: int, far: int) -> np.uint32:
+    """Return the new word k of the state, by the recurrence of MT19937 on words k, `following` and `far`."""
     y = (words[k] & np.uint32(0x80000000)) | (words[following] & np.uint32(0x7FFFFFFF))
     return np.uint32(words[far] ^ (y >> np.uint32(1)) ^ (np.uint32(0x9908B0DF) * (y & np.uint32(1))))
 
@@ -61,6 +62,7 @@ def next_word(words: Words, k: int, following: int, far: int) -> np.uint32:
 def refill(stream: Stream) -> None:
     """Compute the next 624 words of the state."""
     words = stream.words
+    # Indices wrap around at N. Three ranges avoid a modulo in each step, as CPython does.
     for k in range(N - M):
         words[k] = next_word(words, k, k + 1, k + M)
     for k in range(N - M, N - 1):
@@ -71,6 +73,7 @@ def refill(stream: Stream) -> None:
 
 @compiled
 def tempered(y: np.uint32) -> np.uint32:
+    """Return the random number that MT19937 yields for a word of its state."""
     y ^= y >> np.uint32(11)
     y ^= (y << np.uint32(7)) & np.uint32(0x9D2C5680)
     y ^= (y << np.uint32(15)) & np.uint32(0xEFC60000)
@@ -88,7 +91,7 @@ def uniform(stream: Stream) -> float:
     k = stream.used
     stream.used = k + 2
     a, b = tempered(stream.words[k]) >> np.uint32(5), tempered(stream.words[k + 1]) >> np.uint32(6)
-    return (a * 67108864.0 + b) * (1.0 / 9007199254740992.0)
+    return (a * 67108864.0 + b) * (1.0 / 9007199254740992.0)  # (a 2^26 + b)/2^53
 
 
 @compiled
@@ -116,7 +119,7 @@ def service(stream: Stream, law: int, rate: float, a: float, b: float) -> float:
         return -math.log(1.0 - uniform(stream)) / (2.0 * branch * rate)
     if law == PARETO:
         return math.pow(1.0 - uniform(stream), a) * b
-    while True:
+    while True:  # lognormal, by the rejection method of Kinderman and Monahan, as `normalvariate` does
         first = uniform(stream)
         second = 1.0 - uniform(stream)
         z = NV_MAGICCONST * (first - 0.5) / second

@@ -111,7 +111,7 @@ class IdlePoolOracle(BasePolicy):
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
         # The least of exponential numbers of these rates falls on each pool with a chance proportional to its rate.
         draws = [-math.log(1 - self.rng.random()) / pool.rate for pool in self._pools]
-        idle = [i for i, pool in enumerate(self._pools) if pool.backlog == 0] or range(len(draws))
+        idle = [i for i, pool in enumerate(self._pools) if pool.backlog == 0] or range(len(draws))  # else any pool
         return Decision(str(min(idle, key=draws.__getitem__)))
 
 
@@ -125,18 +125,20 @@ class LeastOfTwo(BasePolicy):
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
         weights = list(self._mu)
         first = self.rng.choices(range(len(weights)), weights)[0]
-        weights[first] = 0.0
+        weights[first] = 0.0  # so that the second pool is another one
         second = self.rng.choices(range(len(weights)), weights)[0]
         return Decision(str(min((first, second), key=lambda i: (fleet.pools[i].in_flight + 1) / self._mu[i])))
 
 
 def _make_policy(rule: str, scenario: DispatcherScenario, pools: Sequence[ServedPool], rng: Random) -> BasePolicy:
+    """Make the policy of one dispatcher for a rule, as `simulate` names it."""
     mu = scenario.mu
     if rule == "jiq oracle":
         return IdlePoolOracle(pools, rng)
     if rule == "sed oracle":
         return ShortestDelayOracle(pools, mu, rng)
     if rule == "improved oracle":
+        # As in `partial_sed`: a pool is worth the rate that the static split of the load leaves free.
         split = static_split(mu, scenario.lam)
         return ShortestDelayOracle(pools, [rate - share for rate, share in zip(mu, split, strict=True)], rng)
     if rule == "wrr":
@@ -157,6 +159,7 @@ def simulate(rule: str, scenario: DispatcherScenario, seed: int) -> NDArray[np.f
     rule: a rule of `partial_sed`; or `wrr`, `least2`, `own sed`; or `jiq`, `sed` or `improved` with ` oracle`.
     """
     pools = [ServedPool(rate, stream(seed, f"work/{i}"), Station()) for i, rate in enumerate(scenario.mu)]
+    # Each dispatcher has its own policy, because it knows its own requests only.
     routers = [
         make_router(_make_policy(rule, scenario, pools, stream(seed, f"policy/{d}")), scenario.specs())
         for d in range(scenario.dispatchers)
@@ -171,7 +174,7 @@ def simulate(rule: str, scenario: DispatcherScenario, seed: int) -> NDArray[np.f
         if ticket.job.number >= scenario.warmup * scenario.requests:
             times.append(now - ticket.routed_at)
         report = Report(now + scenario.late, pool.backlog, pool.served, rps=pool.served / now)
-        if scenario.late:
+        if scenario.late:  # the dispatcher hears of the end when the report arrives, not before
             events.schedule(now + scenario.late, complete, now + scenario.late, router, ticket, report)
         else:
             complete(now, router, ticket, report)

@@ -37,7 +37,8 @@ class BufferScenario:
     slots: the length of the run.
     lam: the probability of an arrival in a slot, by queue. Empty for one queue that always has a request.
     later: the values of `mu` in the second half; empty if they do not change.
-    windows: the number of windows of equal length that are counted separately; it must be even.
+    windows: the number of windows of equal length that are counted separately. It must be even, because the second half
+        of the windows is evaluated.
     """
 
     mu: tuple[float, ...]
@@ -52,8 +53,8 @@ class BufferResult:
     """What one run yields.
 
     accepted, sent: requests of all queues, by window.
-    regret: for a queue that always has a request. The number of requests more that the best single server would have
-        taken in the second half, in the slots in which its buffer was empty.
+    regret: for a queue that always has a request, in the second half. It is the number of slots in which the buffer of
+        the best single server was empty, minus the requests that were accepted.
     backlog: requests in all queues at the end of each window.
     slope: the growth of the backlog per slot in the second half.
     mean_backlog: the mean over the slots of the second half.
@@ -76,7 +77,7 @@ def hamacher(mu: Sequence[float]) -> float:
     >>> round(hamacher((0.5, 0.5)), 6), round(hamacher((0.3, 0.2)), 6), hamacher((1.0, 0.2))
     (0.666667, 0.404255, 1.0)
     """
-    if max(mu) == 1:
+    if max(mu) == 1:  # a server that is always empty again takes everything
         return 1.0
     odds = math.fsum(rate / (1 - rate) for rate in mu)
     return odds / (1 + odds)
@@ -129,10 +130,10 @@ class Ucb1:
 
     def choose(self, job: Job, fleet: FleetView, now: float) -> Decision:
         self._t += 1
-        if self._t <= len(self._names):
+        if self._t <= len(self._names):  # first each server once, so that all have a mean
             return Decision(self._names[self._t - 1], memo=self._t - 1)
-        wide = 2 * math.log(self._t)
-        scores = [won / n + math.sqrt(wide / n) for won, n in zip(self._taken, self._tries, strict=True)]
+        spread = 2 * math.log(self._t)
+        scores = [taken / n + math.sqrt(spread / n) for taken, n in zip(self._taken, self._tries, strict=True)]
         i = max(range(len(scores)), key=scores.__getitem__)
         return Decision(self._names[i], memo=i)
 
@@ -160,6 +161,7 @@ def make_policy(text: str, mu: Sequence[float], rng: Random) -> Policy:
         policy: Policy = Ucb1()
     else:
         policy = registry.create("weighted_random" if name == "mix" else name, rng, options)
+    # The equalising mix is proportional to μ/(1 − μ), and `weighted_random` draws in proportion to the guesses.
     guesses = [rate / (1 - rate) for rate in mu] if name == "mix" else [1 / len(mu)] * len(mu)
     fleet = Fleet()
     for i, guess in enumerate(guesses):
@@ -207,6 +209,45 @@ class Buffers:
         return [n + max(0, slot - since) for n, since in zip(self.empty_count, self.empty_from, strict=True)]
 
 
+class _Queues:
+    """The queues, each with its own policy.
+
+    waiting: the requests in each queue.
+    """
+
+    def __init__(self, name: str, scenario: BufferScenario, seed: int) -> None:
+        self._lam = scenario.lam or (1.0,)
+        queues = range(len(self._lam))
+        self._policies = [make_policy(name, scenario.mu, stream(seed, f"policy/{q}")) for q in queues]
+        self._arrivals = [stream(seed, f"arrivals/{q}").random for q in queues]
+        self._order = stream(seed, "contest")
+        self._fleet, self._job = Fleet(), Job(1)
+        for i in range(len(scenario.mu)):
+            self._fleet.add(PoolSpec(str(i)))
+        # An idle system would start a new episode in each slot; no policy here uses the count.
+        self._fleet.open_one(self._fleet["0"])
+        self.waiting = [0] * len(self._lam)
+
+    def send(self, slot: int) -> list[tuple[int, Decision]]:
+        """Let requests arrive, and return which queues send in this slot, with the servers that they choose."""
+        sent = []
+        for q, lam in enumerate(self._lam):
+            if lam >= 1 or self._arrivals[q]() < lam:
+                self.waiting[q] += 1
+            if self.waiting[q]:
+                sent.append((q, self._policies[q].choose(self._job, self._fleet, float(slot))))
+        if len(sent) > 1:
+            self._order.shuffle(sent)  # a buffer takes the first that comes, so the order decides
+        return sent
+
+    def take_answer(self, q: int, decision: Decision, slot: int, accepted: bool) -> None:
+        """Tell queue q whether the server accepted its request."""
+        self.waiting[q] -= accepted
+        ticket = Ticket(self._job, decision, float(slot), self._fleet[decision.pool])
+        done = Completion(ticket, float(slot), None, Outcome.OK, None, accepted)
+        self._policies[q].learn(done, self._fleet)
+
+
 def simulate(name: str, scenario: BufferScenario, seed: int) -> BufferResult:
     """Simulate one run. With equal seeds all policies meet the same arrivals and the same service times.
 
@@ -215,45 +256,28 @@ def simulate(name: str, scenario: BufferScenario, seed: int) -> BufferResult:
     windows = scenario.windows
     if windows % 2 or not 0 < windows <= scenario.slots:
         raise ValueError(f"windows must be even and at most as many as slots, not {windows} of {scenario.slots}")
-    queues = max(1, len(scenario.lam))
-    policies = [make_policy(name, scenario.mu, stream(seed, f"policy/{q}")) for q in range(queues)]
-    arrivals = [stream(seed, f"arrivals/{q}").random for q in range(queues)]
-    contest, buffers = stream(seed, "contest"), Buffers(scenario.mu, seed)
-    fleet, job = Fleet(), Job(1)
-    for i in range(len(scenario.mu)):
-        fleet.add(PoolSpec(str(i)))
-    fleet.open_one(fleet["0"])  # an idle system would start a new episode in each slot; no policy here uses the count
-    number = {str(i): i for i in range(len(scenario.mu))}
-    waiting, length = [0] * queues, scenario.slots // windows
-    half = length * (windows // 2)
+    queues, buffers = _Queues(name, scenario, seed), Buffers(scenario.mu, seed)
+    length = scenario.slots // windows
+    slots, half = length * windows, length * (windows // 2)
     accepted, sent, backlog, waited = [0] * windows, [0] * windows, [], 0
     empty_at_half, accepted_at_half = [0] * len(scenario.mu), 0
-    for slot in range(length * windows):
+    for slot in range(slots):
+        window = slot // length
         if slot == half:
             if scenario.later:
                 buffers.change(scenario.later, slot)
             empty_at_half, accepted_at_half = buffers.empty_slots(slot), sum(accepted)
-        sending = []
-        for q, lam in enumerate(scenario.lam or (1.0,)):
-            if lam >= 1 or arrivals[q]() < lam:
-                waiting[q] += 1
-            if waiting[q]:
-                sending.append((q, policies[q].choose(job, fleet, float(slot))))
-        if len(sending) > 1:
-            contest.shuffle(sending)  # a buffer takes the first that comes, so the order decides
-        for q, decision in sending:
-            accepts = buffers.offer(number[decision.pool], slot)
-            if accepts:
-                accepted[slot // length] += 1
-                waiting[q] -= 1
-            ticket = Ticket(job, decision, float(slot), fleet[decision.pool])
-            policies[q].learn(Completion(ticket, float(slot), None, Outcome.OK, None, accepts), fleet)
-        sent[slot // length] += len(sending)
+        decisions = queues.send(slot)
+        sent[window] += len(decisions)
+        for q, decision in decisions:
+            accepts = buffers.offer(int(decision.pool), slot)
+            accepted[window] += accepts
+            queues.take_answer(q, decision, slot, accepts)
         if slot >= half:
-            waited += sum(waiting)
+            waited += sum(queues.waiting)
         if slot % length == length - 1:
-            backlog.append(sum(waiting))
-    slots, empty = length * windows, buffers.empty_slots(length * windows)
+            backlog.append(sum(queues.waiting))
+    empty = buffers.empty_slots(slots)
     best = max(count - before for count, before in zip(empty, empty_at_half, strict=True))
     return BufferResult(
         accepted=tuple(accepted),

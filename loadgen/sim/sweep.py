@@ -30,10 +30,11 @@ from dispatcher.errors import ConfigError
 from loadgen.sim.compiled import Compiled, obstacle
 from loadgen.sim.model import Result, Scenario, simulate
 
-SMALL = 300_000  # arrivals of a sweep for which it is not worth starting processes
-DASK_SECONDS = 10.0  # time in which a scheduler must respond
-DASK_WINDOW = 2000  # tasks that are submitted to a cluster ahead of its results
-UNIT = {False: 150_000, True: 4_000_000}  # arrivals in a unit of about one second: object-driven, compiled
+SMALL_SWEEP_ARRIVALS = 300_000  # up to here it is not worth starting processes
+DASK_TIMEOUT_SECONDS = 10.0  # in which a scheduler must respond
+DASK_WINDOW_TASKS = 2000  # tasks that are submitted to a cluster ahead of its results
+WINDOW_TASKS_PER_JOB = 4  # the same for this machine, for each task that runs at a time
+UNIT_ARRIVALS = {False: 150_000, True: 4_000_000}  # in a unit of about one second: object-driven, compiled
 
 TaskT = TypeVar("TaskT", bound="Task")
 
@@ -64,7 +65,8 @@ class Task(Protocol):
 class Unit:
     """Some replications of one scenario.
 
-    index: the scenario's position among the jobs. seeds: one for each replication.
+    index: the scenario's position among the jobs.
+    seeds: one for each replication.
     """
 
     index: int
@@ -97,7 +99,7 @@ def units(jobs: Sequence[tuple[Scenario, Sequence[int]]], engine: Engine = Engin
     divided = []
     for index, (scenario, seeds) in enumerate(jobs):
         compiled = is_compiled(scenario, engine)
-        step = max(1, UNIT[compiled] // scenario.arrivals)
+        step = max(1, UNIT_ARRIVALS[compiled] // scenario.arrivals)
         divided += [Unit(index, scenario, tuple(seeds[i : i + step]), compiled) for i in range(0, len(seeds), step)]
     return divided
 
@@ -111,8 +113,9 @@ def sweep(tasks: Sequence[TaskT], jobs: int = 0, dask: str = "") -> Iterator[tup
     """
     jobs = jobs or cores()
     interpreted = [task.cost for task in tasks if not task.compiled]
-    here = len(interpreted) == len(tasks) and (jobs == 1 or sum(interpreted) <= SMALL)
-    if here and not dask:
+    # Compiled tasks always go to threads, which cost nothing to start.
+    runs_here = len(interpreted) == len(tasks) and (jobs == 1 or sum(interpreted) <= SMALL_SWEEP_ARRIVALS)
+    if runs_here and not dask:
         yield from ((task, task.run()) for task in tasks)
         return
     with contextlib.ExitStack() as stack:
@@ -126,7 +129,7 @@ def sweep(tasks: Sequence[TaskT], jobs: int = 0, dask: str = "") -> Iterator[tup
                 context = multiprocessing.get_context("spawn")
                 processes = ProcessPoolExecutor(jobs, context, initializer=_leave_signals_to_the_parent)
                 executors[False] = stack.enter_context(_stopping(processes))
-        yield from _windowed(tasks, executors, DASK_WINDOW if dask else 4 * jobs)
+        yield from _windowed(tasks, executors, DASK_WINDOW_TASKS if dask else WINDOW_TASKS_PER_JOB * jobs)
 
 
 def _windowed(tasks: Sequence[TaskT], executors: dict[bool, Executor], window: int) -> Iterator[tuple[TaskT, Any]]:
@@ -148,7 +151,10 @@ def cores() -> int:
 
 
 def _leave_signals_to_the_parent() -> None:
-    """Ignore SIGINT in a worker process: a Ctrl-C in the terminal reaches the whole process group."""
+    """Ignore SIGINT in a worker process, because a Ctrl-C in the terminal reaches the whole process group.
+
+    SIGTERM ends the process, so that the parent can terminate it.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -159,6 +165,7 @@ def _stopping(executor: Executor) -> Iterator[Executor]:
     try:
         yield executor
     except BaseException:
+        # The executor offers no way to end running tasks. A shutdown clears its processes, so they are listed before.
         workers = list((getattr(executor, "_processes", None) or {}).values())
         executor.shutdown(wait=False, cancel_futures=True)  # a task that runs may take long; its result is not needed
         for process in workers:
@@ -179,11 +186,12 @@ def _dask(address: str) -> Iterator[Executor]:
         raise ConfigError("--dask needs distributed: pip install 'lased-dispatcher[dask]'") from None
     make: Callable[..., Any] = Client
     try:
-        client: Any = make(address, timeout=DASK_SECONDS)
+        client: Any = make(address, timeout=DASK_TIMEOUT_SECONDS)
     except (OSError, ValueError, TimeoutError) as error:
         raise ConfigError(f"--dask {address}: no scheduler answers there ({type(error).__name__})") from error
     try:
-        client.wait_for_workers(1, timeout=DASK_SECONDS)
+        client.wait_for_workers(1, timeout=DASK_TIMEOUT_SECONDS)
+        # Of equal tasks that are pure, Dask would run only one.
         yield client.get_executor(pure=False)
     except TimeoutError:
         raise ConfigError(f"--dask {address}: the scheduler has no workers") from None

@@ -1,8 +1,8 @@
 """Exact values for exponential service and Poisson arrivals, by solving truncated Markov chains. Needs scipy.
 
-A state is the vector of requests in flight, each from 0 to `side` − 1; pool i completes r_i(q_i) requests a second, any
-throughput curve. A pool of c servers has r(q) = μ min(q, c). An arrival that finds its pool at the edge is lost, so
-every result carries the probability of the edge, which shows how much the truncation may matter.
+A state is the vector of requests in flight, each from 0 to `side` − 1. Pool i completes r_i(q_i) requests per second,
+where r_i is any throughput curve. A pool of c servers has r(q) = μ min(q, c). An arrival to a pool at the edge is lost.
+Every result carries the probability of that, which shows how much the truncation may matter.
 
 `chain`: the stationary law under a fixed rule (sparse linear solve). `optimum`: the rule of least mean number in
 system, by relative value iteration on the uniformised chain (Puterman, *Markov Decision Processes*, section 8.5).
@@ -28,6 +28,7 @@ Routing = NDArray[np.intp]  # the pool that an arrival joins, by state; shape (s
 MAX_STATES = {1: 5000, 2: 250, 3: 30}  # of one pool, so that the sparse solver has memory enough; by number of pools
 LOG_TAIL = -16.0  # the logarithm of the probability that the truncation may cut off
 EXTRA_STATES = 12  # of one pool, beyond those that LOG_TAIL asks for
+MAX_LOAD = 0.75  # of `policies.curve`
 TIES = ("first", "last", "fastest", "slowest")  # fastest: the pool of the greatest rate for a request that is alone
 
 
@@ -35,9 +36,11 @@ TIES = ("first", "last", "fastest", "slowest")  # fastest: the pool of the great
 class System:
     """Describes Poisson arrivals to one, two or three pools. Raises ConfigError if exact values cannot be computed.
 
-    lam: arrivals a second. mu: services a second and server, by pool. servers: c_i, default 1. curves: the throughputs
-    by pool, in the place of mu and servers; mu is then the rate of a request that is alone. side: states a pool; 0
-    takes as many as the load asks for.
+    lam: arrivals per second.
+    mu: services per second and server, by pool.
+    servers: c_i by pool; empty for one server a pool.
+    side: the states of one pool; 0 takes as many as the load asks for.
+    curves: the throughputs by pool, instead of mu and servers. mu is then the rate of a request that is alone.
     """
 
     lam: float
@@ -47,6 +50,7 @@ class System:
     curves: tuple[Curve, ...] = ()
 
     def __post_init__(self) -> None:
+        # The dataclass is frozen, so that `optimum` can cache its results. `object` can still set its fields.
         if self.curves:
             object.__setattr__(self, "mu", tuple(curve.alone for curve in self.curves))
         if not (self.lam > 0 and all(rate > 0 for rate in self.mu)):
@@ -56,7 +60,7 @@ class System:
         if self.rho >= 1:
             raise ConfigError(f"no steady state: lam = {self.lam:g} is not below the sum of all rates of crowded pools")
         most = MAX_STATES.get(len(self.curves), 0)
-        if not most:
+        if not most:  # for more pools the state space is too large
             raise ConfigError(f"exact values are for one to three pools, not {len(self.curves)}; simulate instead")
         knee = int(max((curve.knee for curve in self.curves if math.isfinite(curve.knee)), default=1))
         if not self.side:
@@ -75,7 +79,7 @@ class System:
     def rho(self) -> float:
         """The load: λ over what crowded pools complete together. A steady state needs a load below 1."""
         completed = sum(curve.crowded for curve in self.curves)
-        return self.lam / completed if completed else math.inf
+        return self.lam / completed if completed else math.inf  # pools that break down under load have no capacity
 
     @property
     def usual(self) -> tuple[int, ...]:
@@ -116,7 +120,8 @@ def _states_needed(lam: float, rho: float, curves: Sequence[Curve]) -> int:
     knees = [curve.knee for curve in curves]
     if all(map(math.isfinite, knees)):
         return int(max(knees)) + EXTRA_STATES + int(LOG_TAIL / math.log(rho))
-    below = 1.0  # the probability of at most as many as are placed, over that of exactly so many
+    # The law of a birth-and-death chain obeys π(k) r(k) = λ π(k − 1), which gives the recursion below.
+    below = 1.0  # the probability of at most as many as are placed, divided by that of exactly so many
     for placed, rate in _spread(curves):
         below = 1 + below * rate / lam
         if below > math.exp(-LOG_TAIL) or max(placed) >= MAX_STATES[1]:
@@ -125,7 +130,7 @@ def _states_needed(lam: float, rho: float, curves: Sequence[Curve]) -> int:
 
 
 def _spread(curves: Sequence[Curve]) -> Iterator[tuple[list[int], float]]:
-    """Place requests one by one as SED would. Yields how many each pool has, and completions a second with them."""
+    """Place requests one by one as SED would. Yields how many each pool has, and the completions per second."""
     placed = [0] * len(curves)
     while True:
         delays = [(n + 1) / curve.rate(n + 1) for n, curve in zip(placed, curves, strict=True)]
@@ -159,19 +164,18 @@ def jsq(system: System, ties: str = "first") -> Routing:
 def curve(system: System, ties: str = "first", rounds: int = 12) -> Routing:
     """Return the routing to the least score of the policy `curve` with the true seconds and numbers of servers.
 
-    These are s = 1/r(1) and c = s × capacity.
+    These are s = 1/r(1) and c = s × capacity. The score is that of `policies.curve.cost`. It depends on the arrival
+    rate of each pool in the steady state, which depends on the routing. So rates and routing are computed in turn.
 
-    The score is s (1 + ((n − c)⁺ + ρ/(1 − ρ) (n + 1 − c)⁺)/c), where n counts the requests with the new one. The terms
-    are the request's own time, its own wait and the wait that it adds to later requests. ρ is min(0.75, λ_i s/c). λ_i
-    is the pool's own arrival rate in the steady state, found as the mean over so many solutions of the chain.
+    rounds: how often; each round averages the arrival rates of all rounds so far.
     """
     s = 1 / np.array(system.mu)
     c = s * [curve.capacity for curve in system.curves]
     arrivals = system.lam * (1 / s) / (1 / s).sum()
     for k in range(rounds):
-        load = np.minimum(0.75, arrivals * s / c)
+        load = np.minimum(MAX_LOAD, arrivals * s / c)
         later = load / (1 - load)
-        waits = [(system.q(i) + 1 - c[i]) for i in range(len(s))]
+        waits = [system.q(i) + 1 - c[i] for i in range(len(s))]
         scores = [s[i] * (1 + (np.maximum(0, w) + later[i] * np.maximum(0, w + 1)) / c[i]) for i, w in enumerate(waits)]
         routing = least(system, scores, ties)
         arrivals += (system.lam * np.array(chain(system, routing).shares) - arrivals) / (k + 1)
@@ -179,7 +183,10 @@ def curve(system: System, ties: str = "first", rounds: int = 12) -> Routing:
 
 
 def least(system: System, scores: Sequence[NDArray[Any]], ties: str = "first") -> Routing:
-    """Return the pool of the least score, by state. The scores of each pool are broadcastable to the state space."""
+    """Return the pool of the least score, by state.
+
+    scores: by pool, each broadcastable to the state space.
+    """
     pools = range(len(system.mu))
     order = np.array(
         {
@@ -189,6 +196,7 @@ def least(system: System, scores: Sequence[NDArray[Any]], ties: str = "first") -
             "slowest": sorted(pools, key=lambda i: system.mu[i]),
         }[ties]
     )
+    # `argmax` takes the first pool among equal ones, so the pools are put into the order of the tie rule.
     stacked = np.stack(np.broadcast_arrays(*scores))[order]
     return np.asarray(order[(stacked <= stacked.min(axis=0) * (1 + 2 * TOLERANCE)).argmax(axis=0)])
 
@@ -265,6 +273,7 @@ def _slices(n: int, i: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
 
 
 def _read(system: System, routing: Routing, law: Floats) -> Steady:
+    """Return the means of a stationary law."""
     n = len(system.mu)
     in_system = float(sum((law * system.q(i)).sum() for i in range(n)))
     lost = sum(float(law[(routing == i) & (system.q(i) == system.side - 1)].sum()) for i in range(n))
@@ -280,7 +289,10 @@ def _read(system: System, routing: Routing, law: Floats) -> Steady:
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """The least mean number in system and its routing. gap: the width of the interval that L is known to lie in."""
+    """The least mean number in the system and its routing.
+
+    gap: the width of the interval that this number is known to lie in.
+    """
 
     mean_in_system: float
     mean_response: float
@@ -293,8 +305,9 @@ class Optimum:
 def optimum(system: System, gap: float = 1e-7, max_iterations: int = 100_000) -> Optimum:
     """Compute the optimal routing of requests that must join a pool at once.
 
-    V ← (Σ q_i + λ min_i V(q + e_i) + Σ s_i V(q − e_i) + (Λ − λ − Σ s_i) V)/Λ, Λ = λ + Σ max r_i; max and min of the
-    growth of V bound the mean cost from both sides. At the edge a pool cannot be joined, unless all are full.
+    Each iteration sets V ← (Σ q_i + λ min_i V(q + e_i) + Σ s_i V(q − e_i) + (Λ − λ − Σ s_i) V)/Λ. Here s_i is r_i(q_i),
+    and Λ is λ + Σ max r_i. The least and the largest growth of V bound the mean cost from both sides. At the edge a
+    pool cannot be joined, unless all are full.
 
     Raises ConfigError if `max_iterations` are not enough.
     """
@@ -302,7 +315,7 @@ def optimum(system: System, gap: float = 1e-7, max_iterations: int = 100_000) ->
     total = system.lam + sum(float(system.service(i).max()) for i in range(n))
     cost = np.zeros(shape) + sum(system.q(i) for i in range(n))
     services = [np.broadcast_to(system.service(i), shape) for i in range(n)]
-    idle = total - system.lam - sum(services)
+    idle = total - system.lam - sum(services)  # uniformisation: the rate at which nothing happens in a state
     joined: Floats = np.full((n, *shape), np.inf)  # V after joining pool i
     corner: tuple[int, ...] = (-1,) * n
     value = cost.copy()
@@ -318,7 +331,7 @@ def optimum(system: System, gap: float = 1e-7, max_iterations: int = 100_000) ->
         new /= total
         growth = (new - value) * total
         low, high = float(growth.min()), float(growth.max())
-        value = new - new[(0,) * n]
+        value = new - new[(0,) * n]  # V grows without bound, but only its differences matter
         if high - low <= gap:
             mean = (low + high) / 2
             return Optimum(mean, mean / system.lam, np.asarray(joined.argmin(axis=0)), high - low, iteration)

@@ -25,6 +25,7 @@ from workers.spec import split_spec
 Floats = NDArray[np.float64]
 Integers = NDArray[Any]
 ORACLES = ("jsq", "jsq-f", "jsq-r", "jsq-2", "jiq")  # rules that see the backlogs
+MAX_BOUND_AGE = 400  # slots between two picks of a server that the upper bound considers
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,9 @@ def index_policy(servers: BatchServers, tables: list[Floats]) -> Rule:
         because a pick always leaves K jobs.
     """
     ages = max(table.shape[1] for table in tables)
-    deep = max(table.shape[0] for table in tables)
-    padded = np.stack([_padded(table, deep, ages) for table in tables])
+    backlogs = max(table.shape[0] for table in tables)
+    # With one array for all servers, a pick in all replications is one operation.
+    padded = np.stack([_padded(table, backlogs, ages) for table in tables])
     all_servers = np.arange(servers.n)
 
     def pick(state: State) -> Any:
@@ -91,7 +93,11 @@ def _padded(table: Floats, rows: int, columns: int) -> Floats:
 
 
 def whittle_tables(servers: BatchServers, beta: float, ages: int = 2000) -> list[Floats]:
-    """Return the Whittle indices of each server for the discount factor beta. ages: the length of the tables."""
+    """Return the Whittle indices of each server.
+
+    beta: the discount factor.
+    ages: the length of the tables of Model 1. Those of Model 2 end where the index is nearly K.
+    """
     if servers.blocking:
         return [
             whittle_index.blocking(k, mu, beta).indices for k, mu in zip(servers.capacity, servers.rate, strict=True)
@@ -132,8 +138,8 @@ def make_rule(text: str, servers: BatchServers, rng: np.random.Generator) -> Rul
         return lambda state: rng.integers(servers.n, size=len(state.age))
     if name in ORACLES:
         return _oracle(name, servers, rng)
-    known = ", ".join(("whittle", "myopic", "round_robin", "random", *ORACLES))
-    raise ValueError(f"unknown policy in slots {text!r}; known: {known}")
+    names = ", ".join(("whittle", "myopic", "round_robin", "random", *ORACLES))
+    raise ValueError(f"unknown policy in slots {text!r}; known: {names}")
 
 
 def _oracle(name: str, servers: BatchServers, rng: np.random.Generator) -> Rule:
@@ -150,18 +156,20 @@ def _oracle(name: str, servers: BatchServers, rng: np.random.Generator) -> Rule:
         return np.where(state.backlog == 0, k, 0.0) if servers.blocking else k - state.backlog
 
     def pick(state: State) -> Any:
-        backlog, shape = state.backlog, state.backlog.shape
-        dice = rng.random(shape)
+        backlog = state.backlog
+        # Backlogs and rewards are whole numbers, and these are below 1. So they only decide between equal ones.
+        dice = rng.random(backlog.shape)
         if name == "jsq":
             return np.argmin(backlog + dice, axis=1)
         if name == "jsq-f":
             return np.argmin(backlog - preference, axis=1)
         if name == "jsq-r":
-            # Blocked servers all have the reward 0, so there the shorter queue decides.
+            # Blocked servers all have the reward 0, so there shorter queues are preferred.
             shorter_first = 0.25 * backlog / k.max() if servers.blocking else 0.0
             return np.argmax(rewards(state) + 0.5 * dice - shorter_first, axis=1)
         if name == "jiq":
             return np.argmin(np.where(backlog == 0, dice, 1 + dice), axis=1)
+        # jsq-2: the order of the random numbers yields two distinct servers for each replication.
         pair = np.argsort(dice, axis=1)[:, :2]
         reward = np.take_along_axis(rewards(state), pair, axis=1)
         length = np.take_along_axis(backlog, pair, axis=1)
@@ -177,11 +185,12 @@ def simulate(servers: BatchServers, name: str, slots: int, warmup: int, replicat
     name: a rule, as `make_rule` reads it.
     slots, warmup: the slots that are counted, and those before them.
     """
+    # The rule draws from another generator, so that all rules meet the same departures.
     rng = np.random.default_rng([seed, 7])
     pick = make_rule(name, servers, np.random.default_rng([seed, 11]))
     k, mu = np.array(servers.capacity), np.array(servers.rate)
     shape = (replications, servers.n)
-    backlog = np.maximum(0, k - rng.poisson(mu, shape))
+    backlog = np.maximum(0, k - rng.poisson(mu, shape))  # filled just before slot 0, and then jobs departed once
     state = State(backlog, np.tile(k, (replications, 1)), np.ones(shape, dtype=np.int64))
     rows = np.arange(replications)
     total = np.zeros(replications)
@@ -194,13 +203,14 @@ def simulate(servers: BatchServers, name: str, slots: int, warmup: int, replicat
             total += added
         state.backlog[rows, i] = after = before + added
         state.known[rows, i] = after
+        # In the next slot one more slot has passed since every other pick.
         state.age += 1
         state.age[rows, i] = 1
         np.maximum(0, state.backlog - rng.poisson(mu, shape), out=state.backlog)
     return total / slots
 
 
-def exact(servers: BatchServers, tables: list[Floats]) -> tuple[float, int]:
+def exact_index_policy(servers: BatchServers, tables: list[Floats]) -> tuple[float, int]:
     """Return the long-run mean reward of an index policy in Model 1, and the length of its cycle.
 
     A pick always leaves K jobs, so the schedule does not depend on chance: it is a walk on ages that ends in a cycle.
@@ -222,6 +232,7 @@ def exact(servers: BatchServers, tables: list[Floats]) -> tuple[float, int]:
 def exact_random(servers: BatchServers) -> float:
     """Return the mean reward in Model 1 of a random server in each slot. The ages are geometric."""
     n, total = servers.n, 0.0
+    # Beyond 60 n slots the probability of an age is below e^-60.
     for k, mu in zip(servers.capacity, servers.rate, strict=True):
         total += sum((1 - 1 / n) ** (t - 1) / n * whittle_index.reward(t, k, mu) for t in range(1, 60 * n))
     return total / n
@@ -240,11 +251,11 @@ def bound(servers: BatchServers) -> float:
 
     It is the minimum over λ of λ + Σ max(0, max_T (R_i(T) − λ)/T).
     """
+    times = np.arange(1, MAX_BOUND_AGE)
     rewards = [
-        np.array([whittle_index.reward(t, k, mu) for t in range(1, 400)])
+        np.array([whittle_index.reward(t, k, mu) for t in range(1, MAX_BOUND_AGE)])
         for k, mu in zip(servers.capacity, servers.rate, strict=True)
     ]
-    times = np.arange(1, 400)
 
     def value(price: float) -> float:
         return price + sum(max(0.0, float(((reward - price) / times).max())) for reward in rewards)

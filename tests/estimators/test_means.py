@@ -8,7 +8,7 @@ from dispatcher.core.types import PoolSpec
 from dispatcher.errors import ConfigError
 from dispatcher.estimators.discounted import Discounted
 from dispatcher.estimators.mean import Mean
-from dispatcher.estimators.named import maker
+from dispatcher.estimators.named import estimator_maker
 from dispatcher.estimators.window import Window
 from dispatcher.policies.greedy import Greedy
 from dispatcher.policies.lased import Lased
@@ -21,7 +21,7 @@ TEXTS = ["mean", "discounted:factor=0.98", "window:size=50"]
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_of_constant_observations_all_learn_the_rate(text):
-    estimator = maker(text)(5.0, 2.0)
+    estimator = estimator_maker(text)(5.0, 2.0)
     assert estimator.rate == pytest.approx(5.0)
     for _ in range(200):
         estimator.learn_one(0.1)

@@ -16,7 +16,7 @@ JOBS = [(LASED, range(5)), (EWMA, range(3))]
 
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch):
-    monkeypatch.setattr(sweeps, "UNIT", {False: 800, True: 800})
+    monkeypatch.setattr(sweeps, "UNIT_ARRIVALS", {False: 800, True: 800})
 
 
 def gathered(done):
@@ -34,14 +34,14 @@ def test_on_one_core():
 
 
 def test_in_threads_and_processes(monkeypatch):
-    monkeypatch.setattr(sweeps, "SMALL", 0)
+    monkeypatch.setattr(sweeps, "SMALL_SWEEP_ARRIVALS", 0)
     work = units(JOBS)
     assert [unit.compiled for unit in work] == [True] * 3 + [False] * 2
     assert gathered(sweep(work, jobs=2)) == WANTED
 
 
 def test_a_failure_in_another_process_arrives_here(monkeypatch):
-    monkeypatch.setattr(sweeps, "SMALL", 0)
+    monkeypatch.setattr(sweeps, "SMALL_SWEEP_ARRIVALS", 0)
     broken = dataclasses.replace(LASED, policy="tests.sim.test_trace:Broken")
     with pytest.raises(Exception, match="broke its contract"):
         gathered(sweep(units([(broken, range(4))]), jobs=2))
@@ -66,6 +66,6 @@ def test_on_a_dask_cluster_of_two_processes():
 @pytest.mark.filterwarnings("ignore")
 def test_a_scheduler_that_is_not_there_is_named(monkeypatch):
     pytest.importorskip("distributed")
-    monkeypatch.setattr(sweeps, "DASK_SECONDS", 0.3)
+    monkeypatch.setattr(sweeps, "DASK_TIMEOUT_SECONDS", 0.3)
     with pytest.raises(ConfigError, match=r"--dask tcp://127\.0\.0\.1:9: no scheduler answers there"):
         gathered(sweep(units(JOBS), dask="tcp://127.0.0.1:9"))

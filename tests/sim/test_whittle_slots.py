@@ -25,12 +25,16 @@ SIMULATED = {  # blocking: policy, reward
 def test_long_run_rewards_of_the_first_model_are_exact(system):
     servers = whittle_slots.BatchServers(*SYSTEMS[system])
     index, discounted, myopic, robin, dice, bound = EXACT[system]
-    assert whittle_slots.exact(servers, whittle_slots.whittle_tables(servers, 1.0))[0] == pytest.approx(index, abs=1e-7)
-    assert whittle_slots.exact(servers, whittle_slots.whittle_tables(servers, 0.95))[0] == pytest.approx(
+    assert whittle_slots.exact_index_policy(servers, whittle_slots.whittle_tables(servers, 1.0))[0] == pytest.approx(
+        index, abs=1e-7
+    )
+    assert whittle_slots.exact_index_policy(servers, whittle_slots.whittle_tables(servers, 0.95))[0] == pytest.approx(
         discounted, abs=1e-7
     )
     if myopic:  # in C its index saturates, and the last bit decides
-        assert whittle_slots.exact(servers, whittle_slots.myopic_tables(servers))[0] == pytest.approx(myopic, abs=1e-7)
+        assert whittle_slots.exact_index_policy(servers, whittle_slots.myopic_tables(servers))[0] == pytest.approx(
+            myopic, abs=1e-7
+        )
     assert whittle_slots.exact_round_robin(servers) == pytest.approx(robin, abs=1e-7)
     assert whittle_slots.exact_random(servers) == pytest.approx(dice, abs=1e-7)
     assert whittle_slots.bound(servers) == pytest.approx(bound, abs=1e-6)

@@ -32,7 +32,7 @@ def close(*values, to=1e-12):
 
 
 def test_coefficients_learned_one_by_one():
-    model = Logistic(2, kept=0)
+    model = Logistic(2, max_rows=0)
     for x, rounds, finished in ROWS:
         model.learn(x, rounds, finished)
     assert model.theta == close(-0.167532404341, -1.390735192156)

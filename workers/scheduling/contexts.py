@@ -67,7 +67,7 @@ class Logistic:
             if name == "1":
                 context.append(1.0)
             elif name == "body":
-                context.append(math.log1p(size) / 10)
+                context.append(math.log1p(size) / 10)  # at most about 3, of the order of the other components
             elif name.startswith("/"):
                 context.append(float(path.startswith(name)))
             elif numbered := _NUMBERED.fullmatch(name):
@@ -79,6 +79,7 @@ class Logistic:
 
     def service(self, x: Context) -> float:
         """Draw the service time of a request with context x, in seconds."""
+        # The inverse of the geometric distribution function, at u in (0, 1].
         p, u = chance(self.theta, x), 1 - self.rng.random()
         rounds = 1 if p >= 1 else max(1, math.ceil(math.log(u) / math.log1p(-p)))
         return rounds / self.rate

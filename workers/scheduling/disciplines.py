@@ -97,7 +97,7 @@ class Sept:
             raise ValueError(f"age must be 0 or more, not {age:g}")
         self.theta = tuple(theta)
         self.age = age
-        self._heap: list[tuple[float, int, Job]] = []
+        self._heap: list[tuple[float, int, Job]] = []  # key, number in the order of arrival, job
         self._dropped: set[int] = set()  # identities of jobs in the heap that were dropped
         self._count = 0
 
@@ -127,6 +127,7 @@ class Sept:
         """Learn nothing."""
 
     def drop(self, job: Job) -> None:
+        # Removing the job from the heap would take a search. The heap is rebuilt when half of it was dropped.
         self._dropped.add(id(job))
         if 2 * len(self._dropped) > len(self._heap):
             self._sort()
@@ -152,6 +153,7 @@ class Esept(Sept):
         self._sorted_at = 0
 
     def next(self, now: float) -> Job | None:
+        # Sorting many jobs after each observation would cost more than the slightly better order is worth.
         seen = self.model.observations
         if seen != self._sorted_at and (len(self._heap) <= ALWAYS_SORTED_JOBS or seen > SORT_GROWTH * self._sorted_at):
             self.theta, self._sorted_at = self.model.theta, seen

@@ -25,6 +25,7 @@ from workers.scheduling.planner import Acts, Queue, optimum
 
 SAMPLED_ARRIVALS = 4096  # the classes are made from the contexts of so many last arrivals
 MAX_WINDOW_ROUNDS = 2_000
+MAX_ARRIVAL_CHANCE = 0.99  # in a round, over all classes
 CAPS = {1: (100,), 2: (24, 60), 3: (8, 12, 30)}  # most waiting jobs in the table, by class; by number of classes
 
 
@@ -67,7 +68,7 @@ class Lcp(Esept):
         if self._learning and now >= self._learns_until:
             self._learning = False
             self._sort()
-        left = math.ceil(self.horizon - now)
+        left = math.ceil(self.horizon - now)  # a part of a round counts as one, as a job may end in it
         if self._learning or not 1 <= left <= self.window:
             return super().next(now)
         if not len(self):
@@ -78,6 +79,7 @@ class Lcp(Esept):
         waiting: list[list[Job]] = [[] for _ in queue.p]
         for job in self:
             waiting[bisect_left(edges, mean_rounds(self.theta, job.x))].append(job)
+        # Beyond the cap of a class the table has no state; the nearest one is taken.
         state = tuple(min(len(jobs), cap) for jobs, cap in zip(waiting, queue.caps, strict=True))
         act = int(acts[left][state])
         if not act:
@@ -91,6 +93,7 @@ class Lcp(Esept):
 
         Return the classes by expected rounds, quickest first, the edges between them, and the table.
         """
+        # Until the end the coefficients stay, because the classes and the table belong to them.
         self.theta = self.model.theta
         self._sort()
         means = sorted(mean_rounds(self.theta, x) for x in self._arrivals)
@@ -107,9 +110,14 @@ class Lcp(Esept):
         return queue, edges, optimum(queue, self.window).acts
 
     def _rates(self, counts: Sequence[float], now: float) -> tuple[float, ...]:
+        """Return the probability of an arrival in a round, by class.
+
+        Half an arrival in one more round is added to the counts.
+        """
         rates = [(count + 0.5 / len(counts)) / (now + 1) for count in counts]
+        # The planner knows at most one arrival per round, so the sum must stay below 1.
         total = math.fsum(rates)
-        return tuple(rate / max(1.0, total / 0.99) for rate in rates)
+        return tuple(rate / max(1.0, total / MAX_ARRIVAL_CHANCE) for rate in rates)
 
 
 def edges_between(values: Sequence[float], most: int) -> list[float]:

@@ -58,6 +58,7 @@ def recursion(queue: Queue, rounds: int, decide: Decide) -> Solved:
     """Compute the expected number in the system at the end, by rounds left, under decisions that may use the costs."""
     k, shape = len(queue.p), queue.shape
     waiting = np.indices(shape).sum(axis=0).astype(float)
+    # By class in service: the first array is that of a free server, and each other state has one job more.
     value = [waiting] + [waiting + 1.0 for _ in range(k)]
     empty = (0,) * k
     values, acts = [float(value[0][empty])], [np.zeros(shape, np.uint8)]
@@ -79,7 +80,7 @@ def _arrivals(queue: Queue, value: Floats) -> Floats:
         more = np.roll(value, -1, axis)
         last = [slice(None)] * value.ndim
         last[axis] = slice(-1, None)
-        more[tuple(last)] = value[tuple(last)] + 1
+        more[tuple(last)] = value[tuple(last)] + 1  # at the cap the job does not fit into the table, but costs one
         expected = expected + rate * more
     return expected
 
@@ -96,6 +97,7 @@ def _begin(served: Floats, axis: int) -> Floats:
 def best(left: int, idle: Floats, begun: list[Floats]) -> Acts:
     """Decide for the least cost: of equal classes the first one, and idle only if that costs less."""
     costs = np.stack([*begun, idle + MIN_GAIN])
+    # Idling stands last in `costs`, and its act is 0.
     acts: Acts = ((np.argmin(costs, axis=0) + 1) % len(costs)).astype(np.uint8)
     return acts
 
@@ -108,7 +110,7 @@ def in_order(queue: Queue, p: Sequence[float] = ()) -> Acts:
     acts = np.zeros(queue.shape, np.uint8)
     waiting = np.indices(queue.shape)
     p = p or queue.p
-    for k in sorted(range(len(p)), key=p.__getitem__):
+    for k in sorted(range(len(p)), key=p.__getitem__):  # the largest p comes last and replaces the others
         acts[waiting[k] > 0] = k + 1
     return acts
 

@@ -46,7 +46,7 @@ class DepartureRate:
         if before <= 0 or seconds <= 0:
             return  # an empty queue has no departures
         departed = before - after
-        if after <= 0:
+        if after <= 0:  # the queue became empty at an unknown time, so more could have departed
             m = self.rate * seconds
             probability = lower_gamma(before, m)
             departed = m * lower_gamma(before - 1, m) / probability if probability > MIN_PROBABILITY else before

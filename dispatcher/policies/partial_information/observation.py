@@ -30,12 +30,12 @@ class CounterRate:
 
     def read(self, count: float, now: float) -> None:
         """Take in the present value of the counter."""
-        if math.isnan(self._count) or count < self._count:
+        if math.isnan(self._count) or count < self._count:  # the first reading, or a restart of the pool
             self._count, self._at = count, now
         elif count - self._count >= MIN_COUNTED and now > self._at:
             rate = (count - self._count) / (now - self._at)
             self._readings += 1
-            before = self.value or 0.0
+            before = self.value or 0.0  # the first reading has weight 1 and replaces it
             self.value = before + max(RATE_GAIN, 1 / self._readings) * (rate - before)
             self._count, self._at = count, now
 
@@ -94,10 +94,10 @@ class QueueObservation:
                 self.between_reports = before, report.queue_depth, report.at - self._reported_at
             self._reported_backlog, self._sent_at_report = report.queue_depth, self.sent
         self._reported_at = report.at
+        # Requests sent before the report are in it, so only later ones have to be added to it.
         while self._own_times and self._own_times[0] <= report.at:
             self._own_times.popleft()
         if report.queue_depth is not None:
-            # Own requests that were sent after the report are not in it.
             self.backlog, self.at = report.queue_depth + len(self._own_times), report.at
             self._reports += 1
             usual = self.usual or 0.0

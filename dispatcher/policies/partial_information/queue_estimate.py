@@ -1,9 +1,11 @@
 """Estimates of the backlog of a pool that was observed some time ago. PURE.
 
-Symbols: q is the backlog at the observation, μ the pool's rate, t the seconds since, m = μt the services that were
-possible since, ν the arrivals per second that others send. N is a Poisson variable of mean m. Source: index formulas
-for partial queue information after Chadaga and Modiano, *Load Balancing with Partial Queue Information*, and what was
-derived from them for single requests and for several dispatchers (`docs/many-dispatchers.md`).
+Symbols: q is the backlog at the observation, μ is the pool's rate, and t is the seconds since the observation. m = μt
+is the number of services that were possible since. N is a Poisson variable of mean m. ν is the arrivals per second that
+others send.
+
+Source: Chadaga and Modiano, *Load Balancing with Partial Queue Information*. The forms for single requests and for
+several dispatchers were derived from it (`docs/many-dispatchers.md`).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Sequence
 
 RELAXATION = 0.1  # in units of the pool's rate: how fast an observed backlog fades into the usual one
 TINY = 1e-300  # replaces a zero divisor
+MAX_LOAD = 0.999  # of the sum of the rates; the split has a solution below 1 only
 MIN_DRIFT = 1e-4  # the least difference of μ and ν, in units of their sum
 
 
@@ -31,6 +34,7 @@ def lower_gamma(a: float, x: float) -> float:
         return 0.0
     if x >= a + 1:
         return 1.0 - upper_gamma(a, x)
+    # The series is Σ x^k/(a (a + 1) … (a + k)).
     term = total = 1 / a
     n = a
     while term > total * 1e-17:
@@ -58,7 +62,7 @@ def upper_gamma(a: float, x: float) -> float:
     for i in range(1, 10_000):
         step = -i * (i - a)
         b += 2
-        d = 1 / (step * d + b or TINY)
+        d = 1 / (step * d + b or TINY)  # Lentz's method replaces a zero divisor by a tiny one
         c = b + step / c or TINY
         h *= d * c
         if abs(d * c - 1) < 1e-16:
@@ -94,6 +98,7 @@ def psi(busy: float, idle: float) -> float:
     """
     if busy <= 0:
         return 1.0
+    # The power is computed as a logarithm and cut off, because it overflows for tiny `idle`.
     power = -(1.8 - 0.52 * busy) * math.log(max(idle, TINY))
     return 1 + busy * (1 - math.log(busy)) * math.exp(min(power, 600.0))
 
@@ -106,7 +111,7 @@ def with_others(q: float, t: float, mu: float, nu: float) -> tuple[float, float]
     0.053 jobs and 0.042 in P(busy).
     """
     m = mu * t
-    alone, empty = expected_left(q, m), lower_gamma(q, m)
+    alone, empty = expected_left(q, m), lower_gamma(q, m)  # as if the others sent nothing
     if t <= 0:
         return float(q), float(q > 0)
     if nu <= 0:
@@ -119,8 +124,10 @@ def with_others(q: float, t: float, mu: float, nu: float) -> tuple[float, float]
     a, b = (c * t - x) / sd, (c * t + x) / sd
     density = math.exp(-a * a / 2) / math.sqrt(2 * math.pi)
     below = _normal(-a)
+    # Φ is used as a logarithm here, because its factor overflows where Φ underflows.
     left = k + sd * density - (c * t - x + k) * below - k * math.exp(2 * c * x / spread + _log_normal(-b)) - 0.5
     busy = (nu + c * below - spread * density / sd) / mu
+    # Bounds: without the others, and with all of their arrivals on top of that.
     return (
         min(max(left, alone), alone + nu * t),
         min(max(busy, 1 - empty), 1 - empty * math.exp(-nu * t)),
@@ -148,10 +155,11 @@ def static_split(rates: Sequence[float], load: float) -> list[float]:
     >>> [round(share, 6) for share in static_split([4, 3, 2, 1, 1, 0.5], 7)]
     [2.853995, 2.007531, 1.189652, 0.426998, 0.426998, 0.094826]
     """
-    load = min(max(load, 0.0), 0.999 * sum(rates))
+    load = min(max(load, 0.0), MAX_LOAD * sum(rates))
     order = sorted(range(len(rates)), key=lambda i: -rates[i])
     total, roots = sum(rates), sum(math.sqrt(rate) for rate in rates)
     shares = [0.0] * len(rates)
+    # The slowest pools are left out one by one, until the slowest one in use gets a positive share.
     for used in range(len(order), 0, -1):
         slack = (total - load) / roots
         slowest = rates[order[used - 1]]

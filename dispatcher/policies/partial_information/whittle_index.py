@@ -109,12 +109,13 @@ def blocking(k: int, mu: float, beta: float = 1.0, ages: int | None = None) -> T
     kernel = _Kernel(k, mu, ages)
     average = beta == 1.0
     discount = 1.0 if average else beta
-    ages_at = np.ones(k, dtype=int)  # T_q
+    ages_at = np.ones(k, dtype=int)  # T_q: at the lowest subsidy every pick is made at once
     indices = np.full((k, ages), np.nan)
     breakpoints, least = [], math.inf
     rows = np.arange(k)
     while ages_at.max() < ages:
         base, slope, gain = _solve(kernel, ages_at, discount, average)
+        # For each backlog: the subsidy at which a pick at the present threshold equals one more slot of idling.
         now, then = kernel.moves[rows, ages_at - 1], kernel.moves[rows, ages_at]
         earned = k * (kernel.empty[rows, ages_at - 1] - discount * kernel.empty[rows, ages_at])
         moved = now - discount * then

@@ -68,7 +68,7 @@ def learned_plans(name: str, rounds: int, draws: int, seed: int) -> Result:
     best = exact["optimum"][-1]
     costs = [
         job_scheduling.number_left_by_plan(
-            truth, job_scheduling.learned(source(name), truth, rounds, j), EVALUATION_ROUNDS
+            truth, job_scheduling.estimated_queue(source(name), truth, rounds, j), EVALUATION_ROUNDS
         )
         for j in range(seed * draws, (seed + 1) * draws)
     ]

@@ -47,9 +47,9 @@ def compute_exactly(system: str) -> Result:
     """Return the exact long-run mean rewards of Model 1."""
     servers = whittle_slots.BatchServers(*SYSTEMS[system])
     return {
-        "whittle": whittle_slots.exact(servers, whittle_slots.whittle_tables(servers, 1.0))[0],
-        "whittle/0.95": whittle_slots.exact(servers, whittle_slots.whittle_tables(servers, 0.95))[0],
-        "myopic": whittle_slots.exact(servers, whittle_slots.myopic_tables(servers))[0],
+        "whittle": whittle_slots.exact_index_policy(servers, whittle_slots.whittle_tables(servers, 1.0))[0],
+        "whittle/0.95": whittle_slots.exact_index_policy(servers, whittle_slots.whittle_tables(servers, 0.95))[0],
+        "myopic": whittle_slots.exact_index_policy(servers, whittle_slots.myopic_tables(servers))[0],
         "round_robin": whittle_slots.exact_round_robin(servers),
         "random": whittle_slots.exact_random(servers),
         "bound": whittle_slots.bound(servers),
@@ -67,8 +67,8 @@ def compute_gains(equal: bool, instances: int, seed: int) -> Result:
         capacity = [int(rng.integers(2, 21))] * n if equal else rng.integers(2, 21, n).tolist()
         rate = np.exp(rng.uniform(np.log(0.2), np.log(4.0), n)).round(3).tolist()
         servers = whittle_slots.BatchServers(tuple(capacity), tuple(rate))
-        index, _ = whittle_slots.exact(servers, whittle_slots.whittle_tables(servers, 1.0, 300))
-        myopic, _ = whittle_slots.exact(servers, whittle_slots.myopic_tables(servers, 300))
+        index, _ = whittle_slots.exact_index_policy(servers, whittle_slots.whittle_tables(servers, 1.0, 300))
+        myopic, _ = whittle_slots.exact_index_policy(servers, whittle_slots.myopic_tables(servers, 300))
         gains.append(index / myopic - 1)
     return {"gains": gains}
 
