@@ -123,7 +123,7 @@ class UpstreamConnectTimeout(UpstreamUnreachable):
 
 
 class UpstreamStale(UpstreamError):
-    """The pool closed a connection that was kept alive, or that no request was sent on, without any response."""
+    """The pool closed a kept-alive connection before it sent any byte of the response."""
 
     status = 502
     reason = "stale"

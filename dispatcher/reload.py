@@ -171,7 +171,7 @@ class RunningPools:
     """
 
     def __init__(self, health: PoolHealth, settings: LiveSettings) -> None:
-        self.connections: dict[str, ConnectionPool] = {}
+        self.connection_pools: dict[str, ConnectionPool] = {}
         self.health_paths: dict[str, str] = {}
         self._health = health
         self._settings = settings
@@ -185,7 +185,7 @@ class RunningPools:
     def change(self, pool: PoolConfig, target: Target, reset_ejection: bool) -> None:
         """Give a pool another description. Its counts stay; its connections stay if the target is the same."""
         self.health_paths[pool.name] = pool.health_path
-        connections = self.connections[pool.name]
+        connections = self.connection_pools[pool.name]
         if target != connections.target:
             connections.retire()
             self._connect(pool.name, target)
@@ -195,13 +195,13 @@ class RunningPools:
         """Close a pool to new requests; those in flight go on to their end."""
         self._health.remove(name)
         del self.health_paths[name]
-        self.connections.pop(name).retire()
+        self.connection_pools.pop(name).retire()
 
     def _connect(self, name: str, target: Target) -> None:
         def log_failure(reason: str) -> None:
             log.warning("name_not_resolved", pool=name, reason=reason)
 
-        self.connections[name] = ConnectionPool(name, target, self._settings, log_failure)
+        self.connection_pools[name] = ConnectionPool(name, target, self._settings, log_failure)
 
 
 @dataclass

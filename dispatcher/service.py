@@ -100,16 +100,16 @@ class Service:
         self.pools = RunningPools(self.health, self.settings)
         for pool in config.pools:
             self.pools.add(pool, prepared.targets[pool.name])
-        self.pool_connections = self.pools.connections
+        self.connection_pools = self.pools.connection_pools
         jitter = stream(secrets.randbits(32), "probes")  # unlike that of other dispatchers with the same seed
         self.health_checks = HealthChecks(
-            self.health, self.settings, self.pool_connections, self.pools.health_paths, jitter
+            self.health, self.settings, self.connection_pools, self.pools.health_paths, jitter
         )
         # The header Via names the dispatcher: by a name of its own it detects loops, and two in a row are no loop.
         via_name = f"{secrets.token_hex(4)}.lased-dispatcher".encode()
         self.context = ProxyContext(
             self.router,
-            self.pool_connections,
+            self.connection_pools,
             self.health,
             self.recorder,
             self.clock,

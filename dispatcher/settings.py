@@ -108,7 +108,7 @@ class Health(Section):
 
 
 class Retry(Section):
-    """Rules for a second attempt, at another pool, of a request that failed.
+    """Rules for further attempts; all but `stale` go to another pool, of a request that failed.
 
     No pool has processed a request that failed by `connect` (no byte was sent). `stale` means that a kept-alive
     connection closed without a response. All other causes may repeat work: `reset` (a fresh connection closed without
@@ -152,7 +152,7 @@ class Settings(Section):
     timeouts: Timeouts = Field(default=Timeouts(), description="Timeouts, in seconds.")
     health: Health = Field(default=Health(), description="Health checks and ejection of pools.")
     queue: QueueSettings = Field(default=QueueSettings(), description="The queue for times when pools are full.")
-    retry: Retry = Field(default=Retry(), description="Retries at another pool.")
+    retry: Retry = Field(default=Retry(), description="Further attempts of a request.")
     reports: Reports = Field(default=Reports(), description="Load reports of pools.")
     trusted_proxies: list[str] = Field(
         default_factory=list, description="Networks whose X-Forwarded-* and Forwarded headers are trusted."

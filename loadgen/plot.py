@@ -38,6 +38,7 @@ def figure(figsize: tuple[float, float] | None = None) -> Figure:
     Raises PlotError without matplotlib.
     """
     try:
+        # A figure without pyplot needs no display and is not kept after its use.
         from matplotlib.figure import Figure
     except ImportError as error:
         raise PlotError("pictures need matplotlib: pip install 'lased-dispatcher[plot]'") from error
@@ -61,7 +62,7 @@ def svg(draw: Callable[[Axes], None], figsize: tuple[float, float]) -> str:
 
     draw: fills the axes. figsize: width and height in inches. Raises PlotError without matplotlib.
     """
-    picture = figure(figsize)
+    picture = figure(figsize)  # raises PlotError before the next import can fail
     import matplotlib
 
     # Without a fixed salt and date every run would write other element names and another time stamp.
@@ -71,7 +72,7 @@ def svg(draw: Callable[[Axes], None], figsize: tuple[float, float]) -> str:
         plain(axes)
         if axes.get_yscale() == "log":
             axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_formatter("")
+            axes.yaxis.set_minor_formatter("")  # labels at minor ticks would overlap in these low pictures
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=8)
         text = io.StringIO()

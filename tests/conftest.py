@@ -5,6 +5,7 @@ on both. The fast suite uses uvloop alone, except for the files in BOTH_LOOPS; t
 """
 
 import asyncio
+import functools
 
 import pytest
 import uvloop
@@ -25,3 +26,11 @@ def pytest_collection_modifyitems(items):
         is_asyncio = item.nodeid.startswith(FOLDERS) and "[asyncio" in item.nodeid
         if is_asyncio and not item.nodeid.startswith(BOTH_LOOPS):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture
+def run_here(capsys):
+    """Run a command in this process: `run_here("dispatcher", "check", ...)`."""
+    from tests.commands import run_here  # not at the top: it imports every command
+
+    return functools.partial(run_here, capsys)

@@ -6,13 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
 
 import pytest
-
-from dispatcher.cli import main as dispatcher_main
-from loadgen.cli.main import main as loadgen_main
-from workers.__main__ import main as workers_main
 
 COMMANDS = [["dispatcher"], ["dispatcher", "serve"], ["dispatcher", "check"], ["dispatcher", "policies"], ["workers"],
             ["loadgen"], ["loadgen", "attack"], ["loadgen", "simulate"], ["loadgen", "demo"], ["loadgen", "reproduce"],
@@ -21,36 +16,6 @@ COMMANDS = [["dispatcher"], ["dispatcher", "serve"], ["dispatcher", "check"], ["
 
 def run(*arguments):
     return subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=60, check=False)
-
-
-MAINS = {"dispatcher": dispatcher_main, "workers": workers_main, "loadgen": loadgen_main}
-
-
-@dataclass
-class Ended:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def run_here(monkeypatch, capsys):
-    """Run a command in this process: what a start of Python costs is left out."""
-
-    def run_here(command, *arguments):
-        monkeypatch.setattr(sys, "argv", [f"lased-{command}", *arguments])
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            MAINS[command]()
-            code = 0
-        except SystemExit as end:
-            code = end.code or 0
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-        return Ended(code, *capsys.readouterr())
-
-    return run_here
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -119,7 +119,7 @@ class Retrograde(Shape):
         return min(n, self.servers) * min(1.0, self.peak / n)
 
     def most(self, limit: float) -> float:
-        return min(self.servers, limit)  # reached at n = servers, which is at most `peak`
+        return min(self.servers, limit)  # a whole number of servers reaches it, as `peak` is not smaller
 
     @property
     def crowded(self) -> float:

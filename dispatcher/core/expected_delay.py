@@ -45,12 +45,14 @@ class Delays:
     weight: a function of a rate. The delay of a pool is its work ahead divided by this weight.
     """
 
-    __slots__ = ("_count", "_index", "_servers", "pools", "rates", "weights")
+    __slots__ = ("_count", "_index", "_rate", "_servers", "_weight", "pools", "rates", "weights")
 
     def __init__(
         self, pools: Sequence[PoolView], rate: Callable[[PoolView], float], weight: Callable[[float], float]
     ) -> None:
         self.pools = pools
+        self._rate = rate
+        self._weight = weight
         self._count = len(pools)
         self._index = {pool.id: i for i, pool in enumerate(pools)}
         self._servers = np.array([pool.servers for pool in pools], dtype=float)
@@ -64,9 +66,10 @@ class Delays:
         scores: Floats = (np.maximum(0.0, q + 1.0 - c) / c + 1.0) / self.weights
         return scores
 
-    def change(self, pool: str, rate: float, weight: float) -> None:
-        """Set the rate and the weight of one pool. Arrays that were returned before keep their values."""
+    def rate_changed(self, pool: str) -> None:
+        """Read the rate of one pool anew. Arrays that were returned before keep their values."""
         i = self._index.get(pool)
         if i is not None:
+            rate = self._rate(self.pools[i])
             self.rates, self.weights = self.rates.copy(), self.weights.copy()
-            self.rates[i], self.weights[i] = rate, weight
+            self.rates[i], self.weights[i] = rate, self._weight(rate)

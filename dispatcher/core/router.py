@@ -51,7 +51,8 @@ class Router:
         """Choose a pool and count the request in. The caller must `complete` the ticket exactly once.
 
         exclude: pools that must not be chosen.
-        sent: the whole request goes to the pool now; if not, call `request_sent` when it has.
+        sent: the whole request is here; if not, call `request_sent` when it is. The time that a new connection takes
+        counts as the pool's.
         Raises NoPoolAvailable if no pool is left, PoolsFull if the pools that are left have no room.
         """
         fleet: Fleet | View = self.fleet.without(exclude) if exclude else self.fleet
@@ -79,13 +80,13 @@ class Router:
             except Exception as error:  # noqa: BLE001 - as above
                 self._report_fault("request_joined", error, now)
         ticket = Ticket(job, decision, now, pool, self.policy)
-        self.fleet.open_one(pool)
         if sent:
             self.request_sent(ticket, now)
+        self.fleet.open_one(pool)  # last: the caller gets the ticket of every request that is counted
         return ticket
 
     def request_sent(self, ticket: Ticket, now: float) -> None:
-        """The last byte of the request has been sent: the pool can begin its work."""
+        """The whole request is here and goes to the pool, which can begin its work."""
         if self._estimators is not None:
             self._estimator(ticket.pool).arrived(ticket, now)
 
@@ -121,7 +122,7 @@ class Router:
         self.fleet.close_one(ticket.pool)
         teaches = teaches and outcome is Outcome.OK
         service_time = self._service_time(ticket, now, outcome, service_time, teaches)
-        if ticket.by is not self.policy:  # another policy cannot use what the ticket's own policy noted
+        if ticket.decided_by is not self.policy:  # another policy cannot use what the ticket's own policy noted
             ticket.decision = replace(ticket.decision, memo=None)
         done = Completion(
             ticket,

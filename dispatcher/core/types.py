@@ -112,20 +112,29 @@ class Decision:
 class Ticket:
     """One request's place at a pool: opened by `Router.route`, closed exactly once by `Router.complete`.
 
-    by: the policy that decided.
+    decided_by: the policy that decided.
     in_flight_before: the requests that were in flight at the pool when this one joined.
     timing_discarded: the end of the request does not show when the pool was done with it.
     """
 
-    __slots__ = ("by", "decision", "in_flight_before", "is_open", "job", "pool", "routed_at", "timing_discarded")
+    __slots__ = (
+        "decided_by",
+        "decision",
+        "in_flight_before",
+        "is_open",
+        "job",
+        "pool",
+        "routed_at",
+        "timing_discarded",
+    )
 
-    def __init__(self, job: Job, decision: Decision, routed_at: float, pool: Pool, by: object = None) -> None:
+    def __init__(self, job: Job, decision: Decision, routed_at: float, pool: Pool, decided_by: object = None) -> None:
         self.job = job
         self.decision = decision
         self.routed_at = routed_at
         # The instance, not the name: the pool that was counted up is the one that is counted down.
         self.pool = pool
-        self.by = by
+        self.decided_by = decided_by
         self.in_flight_before = pool.in_flight
         self.is_open = True
         self.timing_discarded = False
@@ -171,7 +180,7 @@ class Completion:
     report: what the pool reported about itself.
     accepted: whether the pool took the request; None if this is unknown.
     retry_after: seconds for which a pool that rejected the request asked to get no other one.
-    teaches: the time in flight is the pool's own work on a request that it served.
+    teaches: the time in flight is the pool's own work on a request that it served, and was not discarded.
     first_byte_at: when the headers of the response arrived; None without a response and in simulations.
     """
 

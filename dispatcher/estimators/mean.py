@@ -21,7 +21,7 @@ def gamma_quantile(n: float, z: float) -> float:
     99.667
     """
     root = 1 - 1 / (9 * n) + z / (3 * math.sqrt(n))
-    return n * max(0.0, root) ** 3  # the approximation is negative for small n and z; the quantile is not
+    return n * max(0.0, root) ** 3  # the root is negative for small n with a negative z
 
 
 class Mean:

@@ -79,6 +79,7 @@ class ScoredPolicy(BasePolicy):
         self._delays: Delays | None = None  # of many pools; its rates are kept up to date
         # The arrays hold expected delays, so a subclass with another score is scored pool by pool.
         self._scores_delays = type(self).score is ScoredPolicy.score
+        self._speed_is_rate = type(self).speed is ScoredPolicy.speed
         if self._scores_delays and type(self).score_all is not ScoredPolicy.score_all:
             self.scores_decide = False  # the subclass scores all pools together, so one pool by itself has no score
 
@@ -112,7 +113,8 @@ class ScoredPolicy(BasePolicy):
         return latest[1] if latest is not None and latest[0] is pools else self.score_all(pools, now)
 
     def rates(self, pools: Sequence[PoolView]) -> Sequence[float] | Floats:
-        if self._scores_delays and len(pools) >= MIN_POOLS_FOR_ARRAYS:
+        # A subclass with a `speed` of its own has arrays of speeds, not of rates.
+        if self._scores_delays and self._speed_is_rate and len(pools) >= MIN_POOLS_FOR_ARRAYS:
             return self._delays_of(pools).rates
         return tuple([self.rate(pool.id) for pool in pools])
 
@@ -128,8 +130,7 @@ class ScoredPolicy(BasePolicy):
     def rate_changed(self, pool: str) -> None:
         """Take in that `rate` returns another value for this pool. A subclass whose `rate` changes must call it."""
         if self._delays is not None and pool in self.specs:
-            rate = self.rate(pool)
-            self._delays.change(pool, rate, self.rate_to_power(rate))
+            self._delays.rate_changed(pool)
 
     def _delays_of(self, pools: Sequence[PoolView]) -> Delays:
         # The fleet makes a new tuple whenever its pools change.

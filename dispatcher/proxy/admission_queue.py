@@ -44,7 +44,8 @@ class AdmissionQueue(Recorder):
         """Let this request wait. Raises QueueFull.
 
         Its `on_room` is called whenever it is the first one and there may be room for it, and `on_wait_timeout` when it
-        has waited for too long. The exchange must `leave` the queue in both cases, and when it ends.
+        has waited for too long. The exchange must `leave` the queue when it is routed, and when it ends. If `on_room`
+        finds no room, it stays.
         """
         queue = self._settings.queue
         if len(self._waiters) >= queue.size:
@@ -63,7 +64,8 @@ class AdmissionQueue(Recorder):
         self._schedule_turn()
 
     def completed(self, done: Completion, fleet: FleetView) -> None:
-        self._schedule_turn()
+        if self._waiters:
+            self._schedule_turn()
 
     def changed(self, change: Change, now: float) -> None:
         self._schedule_turn()

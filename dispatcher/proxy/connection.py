@@ -27,25 +27,21 @@ class Connection(asyncio.Protocol):
 
     reader: cuts what arrives into messages and calls `on_head`, `on_data` and `on_end`.
     is_writable: the peer takes what is written; False while the transport's buffer is full.
+    pause_reasons: why it is not read from, as bits; 0 while it is read from.
     """
 
-    __slots__ = ("_pause_reasons", "is_writable", "loop", "reader", "transport")
+    __slots__ = ("is_writable", "loop", "pause_reasons", "reader", "transport")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, max_head_bytes: int) -> None:
         self.loop = loop
         self.transport: asyncio.Transport | None = None  # None before the connection is made and after it is lost
         self.reader = Reader(self, max_head_bytes)
         self.is_writable = True
-        self._pause_reasons = 0
+        self.pause_reasons = 0
 
     @property
     def is_open(self) -> bool:
         return self.transport is not None and not self.transport.is_closing()
-
-    @property
-    def is_paused(self) -> bool:
-        """Reading is stopped."""
-        return self._pause_reasons != 0
 
     def write(self, data: bytes) -> None:
         """Send these bytes, unless the connection is closing."""
@@ -55,16 +51,16 @@ class Connection(asyncio.Protocol):
 
     def pause(self, reason: int) -> None:
         """Stop reading for this reason."""
-        before = self._pause_reasons
-        self._pause_reasons = before | reason
+        before = self.pause_reasons
+        self.pause_reasons = before | reason
         if not before and self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def resume(self, reasons: int) -> None:
         """These reasons no longer hold: read again if no other one is left."""
-        before = self._pause_reasons
-        self._pause_reasons = before & ~reasons
-        if before and not self._pause_reasons and self.transport is not None and not self.transport.is_closing():
+        before = self.pause_reasons
+        self.pause_reasons = before & ~reasons
+        if before and not self.pause_reasons and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
     def reset(self) -> None:

@@ -122,7 +122,7 @@ class ConnectionPool:
     def keep(self, connection: PoolConnection) -> None:
         """Keep a connection for another request, or close it if it is not needed."""
         if len(self._idle) < MAX_IDLE_CONNECTIONS and not self._is_retired and connection.is_reusable:
-            connection.set_deadline(self._settings.timeouts.pool_idle)
+            connection.deadline.set(self._settings.timeouts.pool_idle)
             self._idle.append(connection)
         else:
             connection.close()

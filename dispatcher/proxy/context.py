@@ -44,7 +44,7 @@ class ProxyContext:
     def __init__(
         self,
         router: Router,
-        connections: Mapping[str, ConnectionPool],
+        connection_pools: Mapping[str, ConnectionPool],
         health: PoolHealth,
         events: Events,
         clock: Callable[[], float],
@@ -53,7 +53,7 @@ class ProxyContext:
         name: bytes = NAME,
     ) -> None:
         self.router = router
-        self.connections = connections  # of each pool, by its name
+        self.connection_pools = connection_pools  # by the name of the pool
         self.health = health
         self.events = events
         self.clock = clock

@@ -107,16 +107,11 @@ class ClientConnection(Connection):
         if state is READING:
             is_first = not self.reader.has_begun_message
             self._read(data)
-            if self._exchange is not None:
-                if not self._exchange.request_complete:
-                    self._read_deadline.set(self._settings.timeouts.idle)
-            elif is_first and self.reader.has_begun_message and self._state is READING:
+            if is_first and self.reader.has_begun_message and self._state is READING:
                 # The deadline is for all headers together: further bytes do not move it.
                 self._read_deadline.set(self._settings.timeouts.head)
         elif state is BUSY and self._exchange is not None and not self._exchange.request_complete:
             self._read(data)
-            if self._exchange is not None and not self._exchange.request_complete:
-                self._read_deadline.set(self._settings.timeouts.idle)
         elif state is BUSY or state is BETWEEN:
             self.reader.rest += data
             if len(self.reader.rest) > MAX_PIPELINED_BYTES:
@@ -125,6 +120,8 @@ class ClientConnection(Connection):
     def eof_received(self) -> bool:
         if self._exchange is not None:
             self.reset()
+        else:
+            self._close(linger=False)  # as the transport would, but with a deadline for what is not sent yet
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -146,7 +143,10 @@ class ClientConnection(Connection):
         self._set_writable(False)
 
     def resume_writing(self) -> None:
-        self._write_deadline.clear()
+        if self._state is CLOSED:
+            self._write_deadline.set(self._settings.timeouts.idle)  # for the rest, before the connection closes
+        else:
+            self._write_deadline.clear()
         self._set_writable(True)
         if self._state is BETWEEN:
             self._begin_next()
@@ -178,7 +178,7 @@ class ClientConnection(Connection):
 
     def on_end(self, trailers: list[bytes]) -> bool:
         self._read_deadline.clear()
-        if self._exchange is not None:
+        if self._exchange is not None and not self._exchange.request_complete:
             self._exchange.on_request_end()
         return False  # the next request is read when this one has its response
 
@@ -198,6 +198,8 @@ class ClientConnection(Connection):
             if self._exchange is not None:
                 self._state = BUSY
                 self._exchange.advance()
+            if self._exchange is not None and not self._exchange.request_complete:
+                self._read_deadline.set(self._settings.timeouts.idle)  # for the next piece of its body
         except Exception as bug:  # noqa: BLE001 - it is counted and logged, and the client gets status 500
             self._fail(bug)
 
@@ -232,7 +234,7 @@ class ClientConnection(Connection):
             self._state = READING
             self._read_deadline.set(self._settings.timeouts.keepalive)
             self.reader.next()
-            if self._pause_reasons:
+            if self.pause_reasons:
                 self.resume(PIPELINE_FULL | BODY_BUFFER_FULL)
 
     def _begin_next(self) -> None:
@@ -248,9 +250,9 @@ class ClientConnection(Connection):
         if len(self.reader.rest) > MAX_PIPELINED_BYTES and self._exchange is not None:
             self.pause(PIPELINE_FULL)
             return
-        if self._pause_reasons and self._exchange is None:
+        if self.pause_reasons and self._exchange is None:
             self.resume(PIPELINE_FULL | BODY_BUFFER_FULL)
-        elif self._pause_reasons:
+        elif self.pause_reasons:
             self.resume(PIPELINE_FULL)
         if self._state is READING and self.reader.has_begun_message:
             self._read_deadline.set(self._settings.timeouts.head)
@@ -266,7 +268,7 @@ class ClientConnection(Connection):
         its place in the pool.
         """
         sock = self.transport.get_extra_info("socket") if self.transport is not None else None
-        if sock is None or not self.is_paused or sock.fileno() < 0:
+        if sock is None or not self.pause_reasons or sock.fileno() < 0:
             return
         poll = select.poll()
         poll.register(sock.fileno(), select.POLLRDHUP | select.POLLHUP | select.POLLERR)
@@ -278,7 +280,7 @@ class ClientConnection(Connection):
     def _on_read_deadline(self) -> None:
         if self._state is LINGERING:
             self.reset()
-        elif self.is_paused:
+        elif self.pause_reasons:
             self._read_deadline.set(self._settings.timeouts.idle)  # the client cannot send: we do not read
         elif self._exchange is not None:
             self._reject_late(BadRequest("the body of the request did not go on in time", 408, "body_timeout"))

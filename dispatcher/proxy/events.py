@@ -1,4 +1,4 @@
-"""What the proxy reports to metrics. The class that counts is in `telemetry`, which imports this package."""
+"""What the proxy reports to metrics. The class that counts is `telemetry.metrics.PrometheusRecorder`."""
 
 from __future__ import annotations
 

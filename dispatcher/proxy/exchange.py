@@ -16,8 +16,9 @@ future for a request. Read it in this order:
         |-------------------> CONNECTING or SENT: a pool has room at once
     Every phase may go to DONE: the request fails, or the client leaves.
 
-A ticket is closed exactly once. `_close_ticket` clears `_ticket` before anything else, and every event checks it or the
-connection. It is closed in any case, because each attempt has an event that must come: the end of the dial, the loss of
+A ticket is closed exactly once. `_close_ticket` clears `_ticket` and `_connection` first. Later events find one of them
+empty, or cannot come: a released connection has no requester, a cancelled dial calls nothing, and a tunnel ends once. A
+ticket is closed in any case, because each attempt has an event that must come: the end of the dial, the loss of
 the pool's connection or its deadline, the loss of the client's connection, or the end of the tunnel.
 """
 
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
 
 MAX_BUFFERED_BODY_BYTES = 65536  # of a request's body, while its pool cannot take it
 CLIENT_CLOSED_REQUEST = 499
-NO_POOLS: frozenset[str] = frozenset()
+NONE_EXCLUDED: frozenset[str] = frozenset()
 NO_FIELDS: frozenset[bytes] = frozenset()
 LOAD_REPORT_FIELDS = frozenset({load_report.FIELD})  # are for the dispatcher, unless configured otherwise
 
@@ -117,7 +118,7 @@ class Exchange:
     _body: RequestBody | None = field(init=False, default=None)  # None if it has none
     _waiter: Waiter | None = field(init=False, default=None)
     _span: Span | None = field(init=False, default=None)
-    _failed_pools: frozenset[str] = field(init=False, default=NO_POOLS)
+    _failed_pools: frozenset[str] = field(init=False, default=NONE_EXCLUDED)
     _needs_new_connection: bool = field(init=False, default=False)  # kept-alive ones turned out closed
 
     # The attempt under way. `_start_attempt` resets what an attempt without response headers may have changed.
@@ -147,7 +148,7 @@ class Exchange:
         if request.length != 0:
             settings = self.context.settings
             may_repeat = request.idempotent or "non_idempotent" in settings.retry.on
-            replay_bytes = settings.retry.buffer_bytes if may_repeat else 0
+            replay_bytes = settings.retry.buffer_bytes if may_repeat else None
             self._body = RequestBody(request.length is Body.CHUNKED, settings.limits.body_bytes, replay_bytes)
 
     def __repr__(self) -> str:
@@ -168,8 +169,9 @@ class Exchange:
             self._body.add(data)
 
     def on_request_end(self) -> None:
-        """The last byte of the request has arrived. It is sent on at once, unless the pool takes it too slowly."""
+        """The last byte of the request has arrived."""
         self.request_complete = True
+        # It is sent at once, if a connection is there. A response that came before it teaches no service time.
         if self._ticket is not None and self._response is None:
             self.context.router.request_sent(self._ticket, self.context.clock())
 
@@ -235,7 +237,7 @@ class Exchange:
     def on_room(self) -> None:
         """No other request waits before this one, and there may be room in a pool."""
         try:
-            self._route(NO_POOLS)
+            self._route(NONE_EXCLUDED)
         except PoolsFull:
             if self._waiter is None:
                 self._wait_for_room()
@@ -285,14 +287,14 @@ class Exchange:
         """Send the request to the pool of the ticket."""
         self._retry_after = 0.0
         self._first_byte_at = None
-        connections = self.context.connections[self.pool]
-        connection = None if self._needs_new_connection else connections.take_idle()
+        connection_pool = self.context.connection_pools[self.pool]
+        connection = None if self._needs_new_connection else connection_pool.take_idle()
         if connection is not None:
             self._send(connection)
         else:
             self.phase = CONNECTING
             self._hold_body()
-            self._dial = connections.dial(self)
+            self._dial = connection_pool.dial(self)
 
     def on_connected(self, connection: PoolConnection) -> None:
         """The new connection is there."""
@@ -313,8 +315,11 @@ class Exchange:
         connection.begin(self, forward_request(self.request, self.client.peer, context.name, trace))
         self._request_sent = body is None
         if not connection.is_open:
-            self._end_attempt(UpstreamStale(f"pool {self.pool} closed the connection before the request"))
-        elif body is not None:
+            self._end_attempt(connection.reason_lost())
+            return
+        if not self.client.is_writable:  # it has not taken the interim responses of the last attempt yet
+            self.on_client_writable(False)
+        if body is not None:
             self._send_body(body)
         else:
             self._update_deadline(connection)
@@ -342,13 +347,13 @@ class Exchange:
         So a client that sends its body or takes its response too slowly never causes a timeout of the pool.
         """
         timeouts = self.context.settings.timeouts
-        client_is_next = connection.is_paused or (not self._request_sent and connection.is_writable)
+        client_is_next = bool(connection.pause_reasons) or (not self._request_sent and connection.is_writable)
         if client_is_next:
-            connection.set_deadline(0.0)
+            connection.deadline.clear()
         elif self._response is None and connection.is_writable:
-            connection.set_deadline(timeouts.answer)
+            connection.deadline.set(timeouts.answer)
         else:
-            connection.set_deadline(timeouts.idle)
+            connection.deadline.set(timeouts.idle)
 
     # -- 3. The pool (upstream.Requester)
 
@@ -455,7 +460,9 @@ class Exchange:
         return self._response is not None and isinstance(self._response.length, Body) and not self._chunks_response
 
     def _start_tunnel(self, connection: PoolConnection) -> None:
-        if not connection.is_open or not self.client.is_open or self._ticket is None:
+        if not self.client.is_open:
+            return  # the loss of the client's connection is on its way, and ends the request
+        if not connection.is_open or self._ticket is None:
             self._end_attempt(UpstreamProtocolError(f"pool {self.pool} switched protocols and left"))
             return
         self.phase = TUNNEL
@@ -478,7 +485,7 @@ class Exchange:
 
         error: why the attempt ended without a whole response; None if there is one.
         """
-        self._close_ticket(error)
+        self._close_ticket(error)  # no response can be forwarded, so the ticket is closed before a retry is claimed
         if error is not None and self._claim_retry(error):
             self._retry(error)
         else:
@@ -508,11 +515,13 @@ class Exchange:
         if self._dial is not None:
             self._dial.cancel()
             self._dial = None
-        self.client.resume(POOL_SLOW)
+        if self.client.pause_reasons:
+            self.client.resume(POOL_SLOW)
         if connection is not None:
             response = self._response
             clean = error is None and self._request_sent and response is not None and response.keep_alive
             connection.release(clean)
+        # A stale connection counts as an error of the pool, although it says nothing about the pool's health.
         if isinstance(error, UpstreamError) and error.status >= 500 and evidence.failure is not False:
             context.events.upstream_failed(self.pool, error)
         if evidence.failure is not None:
@@ -527,6 +536,7 @@ class Exchange:
         """
         context, retry = self.context, self.context.settings.retry
         cause = error.retry_cause
+        # Errors without a cause (the client left, a bad request, a bug) are in no configuration.
         if cause not in retry.on or self._response is not None or self.retries >= retry.attempts - 1:
             return False
         if cause != "connect" and not self._may_be_repeated:
@@ -549,7 +559,7 @@ class Exchange:
             self._failed_pools |= {self.pool}
         try:
             self._route(self._failed_pools)
-        except RequestError:
+        except RequestError:  # after a stale connection, whose pool need not have had room
             self._finish(error)
             return
         self.retries += 1
@@ -576,7 +586,11 @@ class Exchange:
             else:
                 self.keep_alive = False
                 self.client.break_off(self._ends_with_connection)
-        self._record()
+        try:
+            self._record()
+        except Exception as bug:  # noqa: BLE001 - a log that fails must not cost the client its response
+            context.events.internal_error(bug)
+            self.keep_alive = False
         if not client_left:
             self.client.on_exchange_end()
 

@@ -190,8 +190,8 @@ class Listener:
             task.cancel()
         self._stop_listening()
         self.context.health.close()
-        for pool_connections in self.context.connections.values():
-            pool_connections.close()
+        for connection_pool in self.context.connection_pools.values():
+            connection_pool.close()
         for _ in range(3):
             await asyncio.sleep(0)  # lets the transports call their protocols
         return len(connections)

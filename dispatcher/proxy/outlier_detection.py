@@ -94,8 +94,8 @@ class PoolHealth:
         """Apply the settings in force to the pools."""
         self._update_membership()
 
-    def change(self, spec: PoolSpec, drained: bool = False, restore: bool = True) -> None:
-        """Change the description of a pool. restore: end its ejection, because it may have been repaired."""
+    def change(self, spec: PoolSpec, drained: bool = False, reset_ejection: bool = True) -> None:
+        """Change the description of a pool. reset_ejection: end its ejection, because it may have been repaired."""
         state = self._states[spec.id]
         is_same, state.spec = spec == state.spec, spec
         if state.recent_failures.maxlen != self._window:
@@ -103,7 +103,7 @@ class PoolHealth:
         if not is_same and self.is_routable(spec.id):
             self._router.apply(Removed(spec.id), self._clock())
             self._router.apply(Added(spec), self._clock())
-        if state.return_timer is not None and (restore or not is_same):
+        if state.return_timer is not None and (reset_ejection or not is_same):
             self._end_ejection(state)
         if drained is not state.is_drained:
             state.is_drained = drained

@@ -10,17 +10,17 @@ class RequestBody:
 
     is_chunked: it has no length and is sent in chunks.
     max_bytes: of the whole body; 0 means no limit.
-    max_replay_bytes: how much of it is kept for another attempt; 0 for a request that must not be repeated.
+    max_replay_bytes: how much of it is kept for another attempt; None if the request must not be repeated.
     """
 
     __slots__ = ("_is_chunked", "_max_bytes", "_max_replay_bytes", "_pieces", "_received", "_replay", "unsent_bytes")
 
-    def __init__(self, is_chunked: bool, max_bytes: int, max_replay_bytes: int) -> None:
+    def __init__(self, is_chunked: bool, max_bytes: int, max_replay_bytes: int | None) -> None:
         self._is_chunked = is_chunked
         self._max_bytes = max_bytes
         self._max_replay_bytes = max_replay_bytes
         self._pieces: list[bytes] = []  # have arrived and were not sent
-        self._replay: bytearray | None = bytearray() if max_replay_bytes else None  # was sent and is kept
+        self._replay: bytearray | None = bytearray() if max_replay_bytes is not None else None  # was sent and is kept
         self._received = 0
         self.unsent_bytes = 0
 
@@ -44,7 +44,7 @@ class RequestBody:
         self.unsent_bytes = 0
         if data and self._replay is not None:
             self._replay += data
-            if len(self._replay) > self._max_replay_bytes:
+            if self._max_replay_bytes is None or len(self._replay) > self._max_replay_bytes:
                 self._replay = None
         if not self._is_chunked:
             return data

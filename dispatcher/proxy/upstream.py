@@ -68,7 +68,7 @@ class Requester(Protocol):
         ...
 
     def on_pool_timeout(self) -> None:
-        """The deadline set by `PoolConnection.set_deadline` has passed."""
+        """The deadline of the connection has passed."""
         ...
 
     def fail(self, bug: Exception) -> None:
@@ -80,10 +80,11 @@ class PoolConnection(Connection):
     """One connection to one pool.
 
     requests: how many were begun on it.
+    deadline: for the next bytes of the pool; then `on_pool_timeout` is called, or an idle connection is closed.
     is_reusable: False if its address is no longer the pool's.
     """
 
-    __slots__ = ("_deadline", "_pool", "_requester", "_response_begun", "is_reusable", "requests", "state")
+    __slots__ = ("_pool", "_requester", "_response_begun", "deadline", "is_reusable", "requests", "state")
 
     def __init__(self, pool: ConnectionPool) -> None:
         super().__init__(pool.loop, MAX_RESPONSE_HEAD_BYTES)
@@ -91,7 +92,7 @@ class PoolConnection(Connection):
         self.requests = 0
         self.is_reusable = True
         self._pool = pool
-        self._deadline = Timer(pool.loop, self._on_deadline)
+        self.deadline = Timer(pool.loop, self._on_deadline)
         self._requester: Requester | None = None
         self._response_begun = False
 
@@ -115,17 +116,13 @@ class PoolConnection(Connection):
         self.reader.next()
         self.write(head)
 
-    def set_deadline(self, seconds: float) -> None:
-        """Call `on_pool_timeout` after so many seconds, instead of at the deadline before; 0 means never."""
-        self._deadline.set(seconds)
-
     def release(self, clean: bool) -> None:
         """The request is over: keep the connection for another one if it is in step with the pool, or close it.
 
         clean: the whole request was sent, and the whole response was read and allows another request.
         """
         self._requester = None
-        if self._pause_reasons:
+        if self.pause_reasons:
             self.resume(ANY_REASON)
         transport = self.transport
         if (
@@ -146,13 +143,13 @@ class PoolConnection(Connection):
         self.state = TUNNEL
         self._requester = None  # the tunnel reports its end itself
         self._pool.tunnel_started()
-        self._deadline.clear()
+        self.deadline.clear()
         rest, self.reader.rest = self.reader.rest, b""
         return rest
 
     def close(self) -> None:
         self.state = CLOSED
-        self._deadline.stop()
+        self.deadline.stop()
         if self.transport is not None:
             self.transport.abort()
 
@@ -194,7 +191,7 @@ class PoolConnection(Connection):
                 self.data_received(data)
         self.state = CLOSED
         self.transport = None
-        self._deadline.stop()
+        self.deadline.stop()
         self._pool.remove(self)
         requester = self._requester
         if requester is None:
@@ -204,11 +201,12 @@ class PoolConnection(Connection):
                 requester.on_response_end([])
                 requester.on_read_end()
             else:
-                requester.on_pool_failed(self._reason_lost())
+                requester.on_pool_failed(self.reason_lost())
         except Exception as bug:  # noqa: BLE001 - as above
             requester.fail(bug)
 
-    def _reason_lost(self) -> RequestError:
+    def reason_lost(self) -> RequestError:
+        """Return what the loss of this connection means for the request under way."""
         if self._response_begun:
             return UpstreamProtocolError(f"pool {self._pool.id} broke off its response")
         if self.requests > 1:  # it was kept alive

@@ -32,7 +32,7 @@ class DecisionRecord:
     regret: number of wrong decisions so far, including this one.
     episode: number of the episode.
     rates: estimated services per second and server, in the order of `pools`.
-    scores: scores of an index policy, where the lowest wins, in the order of `pools`; empty for other policies.
+    scores: scores, of which the lowest wins, in the order of `pools`; empty for other policies.
     """
 
     n: int

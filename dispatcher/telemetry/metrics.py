@@ -1,4 +1,6 @@
-"""Prometheus counters and histograms that are updated as requests pass; the admin side adds what is read on demand.
+"""Prometheus counters and histograms that are updated as requests pass.
+
+Estimates, regret and counts in flight are not here: `admin/snapshot_metrics.py` reads them at a scrape.
 
 All label values come from the configuration or from fixed sets, never from clients.
 """

@@ -1,7 +1,7 @@
 """The conformance tests of policies, for any policy: `check_policy(factory)` runs every check on fresh policies.
 
-A check is a function of a `Maker`. It raises AssertionError with a sentence if the policy breaks its contract. What the
-checks accept the service accepts as well, and the other way round.
+A check is a function of a `Maker`. It raises AssertionError with a sentence if the policy breaks its contract. The
+service accepts every policy that passes. The service also survives exceptions of a policy, which the checks refuse.
 """
 
 from __future__ import annotations

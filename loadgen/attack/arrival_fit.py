@@ -8,8 +8,8 @@ The distance of two laws F and G is that of Kolmogorov and Smirnov with a slack 
 F(x − SLACK) − G(x), in both directions. Without slack, a jitter of a microsecond would turn even gaps into a distance
 of one half. With enough gaps every real generator differs significantly from every law, because it cannot send two
 requests at once. The test is therefore whether the law of the gaps is within TOLERANCE of the demanded law. If it is,
-independent gaps exceed TOLERANCE + ε with a probability of at most 2 exp(−2nε²), by the inequality of Dvoretzky, Kiefer
-and Wolfowitz with Massart's constant. Gaps as planned are known exactly, so they need no ε.
+n independent gaps exceed TOLERANCE + ε with a probability of at most 2 exp(−2nε²). This is the inequality of
+Dvoretzky, Kiefer and Wolfowitz with Massart's constant. Gaps as planned are known exactly, so they need no ε.
 
 The distribution functions are computed on a grid, so the memory does not grow with the run.
 """
@@ -31,7 +31,7 @@ ERROR_PROBABILITY = 0.01
 MIN_GAPS = 10  # for a test
 
 _EDGES = np.arange(1, BINS + 1) / BINS  # upper edges of the bins on the scale u = 1 − exp(−x), x the gap
-# The index of the edge that belongs to x − SLACK.
+# The index of the edge that belongs to x − SLACK: with 1 − u = exp(−x) this edge is at 1 − (1 − u) exp(SLACK).
 _EDGES_BEFORE = np.clip(np.floor((1 - (1 - _EDGES) * math.exp(SLACK)) * BINS).astype(np.int64), 0, BINS)
 
 
@@ -97,6 +97,7 @@ class Gaps:
         is_poisson = self._clock(np.zeros(1))[1]
         _, sent, planned = self.curves()
         demanded = _EDGES if is_poisson else planned
+        # Index 0 stands for x − SLACK below the first edge, where both distribution functions count as 0.
         above = np.concatenate([[0.0], sent])[_EDGES_BEFORE] - demanded
         below = np.concatenate([[0.0], demanded])[_EDGES_BEFORE] - sent
         distance = max(0.0, float(above.max()), float(below.max()))

@@ -21,6 +21,9 @@ from numpy.typing import NDArray
 from workers.spec import make_from_spec
 
 Times = NDArray[np.float64]
+# Lower bound of the periods of a process, in mean gaps. `Switching` draws each switch, so it would need hundreds of
+# draws for each arrival below that.
+MIN_PERIOD_GAPS = 0.01
 
 
 class ArrivalProcess(Protocol):
@@ -66,6 +69,7 @@ class Constant:
     lam: float
 
     def next_arrival(self, after: float) -> float | None:
+        # Counting the arrivals avoids the rounding errors that repeated additions of 1/lam would pile up.
         return (round(after * self.lam) + 1) / self.lam
 
     def rate(self, at: float) -> float:
@@ -133,9 +137,10 @@ def mmpp(lam: float, rng: Random, ratio: float = 5.0, period: float = 100.0) -> 
 
     lam: mean rate. period: mean seconds of both levels together.
     """
-    if not (1 <= ratio < math.inf and 0.01 / lam <= period < math.inf):
-        raise ValueError(f"mmpp needs ratio ≥ 1 and period ≥ {0.01 / lam:g}, not {ratio:g} and {period:g}")
-    low = 2 * lam / (1 + ratio)
+    least = MIN_PERIOD_GAPS / lam
+    if not (1 <= ratio < math.inf and least <= period < math.inf):
+        raise ValueError(f"mmpp needs ratio ≥ 1 and period ≥ {least:g}, not {ratio:g} and {period:g}")
+    low = 2 * lam / (1 + ratio)  # both levels last equally long, so lam is their mean
     return Switching(rng, (low, ratio * low), (period / 2, period / 2))
 
 
@@ -144,8 +149,9 @@ def onoff(lam: float, rng: Random, on: float = 1.0, off: float = 1.0) -> Switchi
 
     lam: mean rate over both. on, off: mean seconds of traffic and of silence.
     """
-    if not (0.01 / lam <= on < math.inf and 0.01 / lam <= off < math.inf):
-        raise ValueError(f"onoff needs on and off of at least {0.01 / lam:g} seconds, not {on:g} and {off:g}")
+    least = MIN_PERIOD_GAPS / lam
+    if not (least <= on < math.inf and least <= off < math.inf):
+        raise ValueError(f"onoff needs on and off of at least {least:g} seconds, not {on:g} and {off:g}")
     return Switching(rng, (0.0, lam * (on + off) / on), (off, on))
 
 
@@ -159,8 +165,8 @@ class Wave:
     period: float = 1000.0
 
     def __post_init__(self) -> None:
-        if not (0 <= self.depth <= 1 and 0.01 / self.lam <= self.period < math.inf):
-            least = 0.01 / self.lam
+        least = MIN_PERIOD_GAPS / self.lam
+        if not (0 <= self.depth <= 1 and least <= self.period < math.inf):
             raise ValueError(f"a wave needs 0 ≤ depth ≤ 1 and period ≥ {least:g}, not {self.depth:g}, {self.period:g}")
 
     def next_arrival(self, after: float) -> float | None:
@@ -175,6 +181,7 @@ class Wave:
 
     def expected(self, at: Times) -> Times:
         turn = 2 * math.pi / self.period
+        # The integral of the rate from 0 to `at`.
         return np.asarray(self.lam * (at + self.depth * (1 - np.cos(turn * at)) / turn))
 
 
@@ -198,7 +205,9 @@ class Stage:
     def instant(self, expected: float) -> float:
         """Return the inverse of `expected`, in seconds from the beginning of the stage."""
         if not expected:
-            return 0.0
+            return 0.0  # the quotient below is 0/0 for a stage that begins with rate 0
+        # This form of the quadratic's root also holds for slope 0. A rounding error can make the radicand negative
+        # at the end of a ramp down to 0.
         slope = (self.end - self.begin) / self.seconds
         return 2 * expected / (self.begin + math.sqrt(max(0.0, self.begin**2 + 2 * slope * expected)))
 
@@ -222,7 +231,7 @@ class Stages:
     def next_arrival(self, after: float) -> float | None:
         arrival = self._unit.next_arrival(self._at)
         assert arrival is not None, "a unit process does not end"
-        self._at = remaining = arrival
+        self._at = remaining = arrival  # an instant of the unit process is an expected number of arrivals
         begin = 0.0
         for stage in self.stages:
             if remaining <= stage.arrivals:
@@ -289,16 +298,14 @@ PROCESSES: dict[str, Callable[..., ArrivalProcess]] = {
     "mmpp": mmpp,
     "onoff": onoff,
     "sine": Wave,
-    "wave": Wave,
+    "wave": Wave,  # another name of the same process
 }
 
 
 def parse(text: str, lam: float, rng: Random) -> ArrivalProcess:
     """Make the process that `text` describes, as in `mmpp:ratio=5,period=100`.
 
-    lam: arrivals per second.
-    rng: the random numbers of the process.
-
+    lam: arrivals a second. rng: the random generator of the process.
     Raises ValueError with one clear line.
     """
     if not 0 < lam < math.inf:

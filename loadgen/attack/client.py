@@ -20,6 +20,8 @@ from loadgen.attack.records import BAD_ANSWER, CLOSED, NO_CONNECTION, REFUSED, R
 from loadgen.attack.targets import Origin, Request
 
 OnFinished = Callable[["PendingRequest"], None]
+# This machine has no more file descriptors or ports.
+_LOCAL_SHORTAGE_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL})
 
 
 class PendingRequest:
@@ -51,7 +53,7 @@ class _Connection(asyncio.Protocol):
         self._pending: PendingRequest | None = None
         self._received = 0  # bytes since the last request was sent
         self._responses = 0
-        self._framed = False  # whether the response says where its body ends
+        self._framed = False  # whether the response shows where its body ends
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -82,11 +84,15 @@ class _Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            # The client has no second protocol, so it treats an upgrade like a malformed response.
             self._fail(BAD_ANSWER)
             self._transport.abort()
 
     def _reject_unsolicited(self) -> None:
-        """Close the connection after data without a request: they must not become the response to the next request."""
+        """Close the connection after data that no request asked for.
+
+        Otherwise these data would become the response to the next request.
+        """
         self._client.remove(self._origin, self)
         self._transport.abort()
 
@@ -103,10 +109,12 @@ class _Connection(asyncio.Protocol):
             self._pending = None
             self._client.resend(pending)
         else:
+            # A part of a response does not count as a response.
             pending.status = 0
             self._fail(TLS if isinstance(error, ssl.SSLError) else RESET if isinstance(error, OSError) else CLOSED)
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        # Each header of each response comes here, and an integer is cheaper to compare than a name in lower case.
         size = len(name)
         if size == 6:
             if name.lower() == b"x-pool" and self._pending:
@@ -122,14 +130,15 @@ class _Connection(asyncio.Protocol):
         if self._pending is None:
             self._reject_unsolicited()
         else:
+            # An interim response (1xx) may have come before, and its X-Pool does not count.
             self._pending.pool = b""
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if (pending := self._pending) is None or status < 200:
-            return
+            return  # the final response follows an interim one
         pending.status = status
-        self._framed = self._framed or status in (204, 304)
+        self._framed = self._framed or status in (204, 304)  # these never have a body
         if self._client.request.method == "HEAD":
             # The parser does not know the request's method and would wait for a body.
             self._finish(pending)
@@ -139,6 +148,7 @@ class _Connection(asyncio.Protocol):
         if (pending := self._pending) is not None and pending.status:
             self._finish(pending)
         elif self._parser.get_status_code() < 100:
+            # llhttp accepts status codes that HTTP does not have.
             raise httptools.HttpParserError("no status")
 
     def _finish(self, pending: PendingRequest) -> None:
@@ -196,6 +206,7 @@ class Client:
         """Send the request on the connection that was used last, or on a new one."""
         idle = self.idle[self._origins[pending.target]]
         while idle:
+            # A connection that has just begun to close is still on the stack.
             if not (connection := idle.pop()).closing:
                 connection.send(pending, self._bytes(pending))
                 return
@@ -225,7 +236,7 @@ class Client:
     async def close(self) -> None:
         for connection in list(self._connections):
             connection.close()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the loop reports the end of a connection in its next iteration
 
     def _bytes(self, pending: PendingRequest) -> bytes:
         if self._fixed is not None:
@@ -240,11 +251,11 @@ class Client:
             try:
                 _, connection = await loop.create_connection(lambda: _Connection(self, origin), *address, **tls)
             except OSError as error:
-                failed = error
+                failed = error  # the next address may work, as with a server that listens on IPv4 only
                 continue
             self.opened += 1
             self._connections[connection] = None
-            pending.connecting = None
+            pending.connecting = None  # from here on `abort` must not cancel this task
             connection.send(pending, self._bytes(pending))
             return
         pending.connecting = None
@@ -259,8 +270,4 @@ def _error_code(error: Exception | None) -> int:
         return REFUSED
     if isinstance(error, ConnectionResetError):
         return RESET
-    return NO_CONNECTION if isinstance(error, OSError) and error.errno in _LOCAL_SHORTAGE else UNREACHABLE
-
-
-# This machine has no more file descriptors or ports.
-_LOCAL_SHORTAGE = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL})
+    return NO_CONNECTION if isinstance(error, OSError) and error.errno in _LOCAL_SHORTAGE_ERRNOS else UNREACHABLE

@@ -107,7 +107,7 @@ class Attack:
         self._loop_time = loop.time
         self._start = self._integrated_until = loop.time() + START_DELAY_SECONDS if start is None else start
         on_start(self._start)
-        loop.call_at(self._start, self._note_cpu)
+        loop.call_at(self._start, self._note_cpu)  # the time for preparation does not count
         self._check_timeouts(loop)
         try:
             await self._pacer.run(self._start)
@@ -131,9 +131,10 @@ class Attack:
         """Wait for open requests, until `drain` seconds after the end of the whole plan or after `stop`."""
         if not (self._open and self._drains):
             return
+        # A second more than the timeout, so that every open request can time out before the run ends.
         wait = self.limits.timeout + 1.0 if self.limits.drain is None else self.limits.drain
         last = self._stopped_at or self._start + float(self.records.planned[-1])
-        self._all_finished.clear()
+        self._all_finished.clear()  # it was set whenever no request was open during the run
         try:
             async with asyncio.timeout_at(max(last + wait, self._loop_time())):
                 await self._all_finished.wait()
@@ -158,7 +159,7 @@ class Attack:
         self._integrate()
         del self._open[row]
         self.effort.finished += 1
-        if pending.error != OPEN:
+        if pending.error != OPEN:  # a request that is open when the run ends was never done
             records.done[row] = self._integrated_until - self._start
         records.status[row], records.error[row] = pending.status, pending.error
         code = self._pool_codes.get(pending.pool)
@@ -175,7 +176,10 @@ class Attack:
         return code
 
     def _integrate(self) -> None:
-        """Add the time since the last call to the integral of the open requests over time."""
+        """Add the time since the last call to the integral of the open requests over time.
+
+        It must be called before the number of open requests changes.
+        """
         now = self._loop_time()
         self.effort.busy += len(self._open) * (now - self._integrated_until)
         self._integrated_until = now
@@ -183,6 +187,7 @@ class Attack:
     def _check_timeouts(self, loop: asyncio.AbstractEventLoop) -> None:
         """Abort the requests that have reached the timeout, and schedule the next check."""
         timeout, now = self.limits.timeout, loop.time()
+        # All requests have one timeout, so the oldest one reaches it first, and one timer is enough for all.
         while (oldest := next(iter(self._open.values()), None)) and oldest.sent_at + timeout <= now:
             self._client.abort(oldest, TIMED_OUT)
         self._timeout_timer = loop.call_at((oldest.sent_at if oldest else now) + timeout, self._check_timeouts, loop)

@@ -42,8 +42,10 @@ class Histogram:
         """Return the smallest time with `share` percent of the times at or below it; None without times."""
         if not self.count:
             return None
+        # 1e-9 undoes rounding errors above a whole number. The library rounds to the rank that is passed to it.
         rank = max(1, math.ceil(share * self.count / 100 - 1e-9))
-        value = self._counts.get_value_at_percentile(100 * rank / self.count)  # the library rounds to this rank
+        value = self._counts.get_value_at_percentile(100 * rank / self.count)
+        # A bucket's value can be above all times in it.
         return min(float(value) / 1e6, self.largest)
 
     def summary(self) -> dict[str, float | None]:

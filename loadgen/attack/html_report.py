@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from loadgen.attack.measure import VIEWS, Measures
 from loadgen.attack.summary import Summary, Times
-from loadgen.attack.summary_text import SHOWN, facts, milliseconds, rules
+from loadgen.attack.summary_text import TIME_COLUMNS, facts, milliseconds, rules
 from loadgen.plot import COLOURS, VERDICT_COLOURS, svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-NAMES = {
+VIEW_LABELS = {
     "response": "response: planned → response",
     "service": "service: sent → response",
     "lateness": "lateness: planned → sent",
@@ -81,19 +81,20 @@ def _pairs(pairs: Sequence[tuple[str, str]]) -> str:
 
 
 def _times(summary: Summary) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in ("", *SHOWN.values()))
+    head = "".join(f"<th>{escape(name)}</th>" for name in ("", *TIME_COLUMNS.values()))
     rows = "".join(
-        f"<tr><td>{escape(NAMES[view])}</td>{_cells(times, summary.unsupported)}</tr>"
+        f"<tr><td>{escape(VIEW_LABELS[view])}</td>{_cells(times, summary.unsupported)}</tr>"
         for view, times in (("response", summary.latency), ("service", summary.service), ("lateness", summary.lateness))
     )
-    few = ", ".join(SHOWN[name] for name in summary.unsupported)
+    few = ", ".join(TIME_COLUMNS[name] for name in summary.unsupported)
     note = f'<p class="few">Grey: fewer than ten responses are above {escape(few)}.</p>' if few else ""
     return f'<div class="scroll"><table><tr>{head}</tr>{rows}</table></div>{note}'
 
 
 def _cells(times: Times, few: Sequence[str]) -> str:
     return "".join(
-        f"<td{' class=few' if name in few else ''}>{escape(milliseconds(getattr(times, name)))}</td>" for name in SHOWN
+        f"<td{' class=few' if name in few else ''}>{escape(milliseconds(getattr(times, name)))}</td>"
+        for name in TIME_COLUMNS
     )
 
 
@@ -112,9 +113,9 @@ def _rates(axes: Axes, summary: Summary) -> None:
 def _over_time(axes: Axes, summary: Summary) -> None:
     at, width = _grid(summary)
     for name, colour in (("p50", COLOURS[0]), ("p99", COLOURS[1])):
-        values = [getattr(interval, name) for interval in summary.intervals]
-        shown = [np.nan if value is None else value * 1e3 for value in values]
-        axes.plot(at + width / 2, shown, color=colour, label=f"{name} of the response")
+        times = [getattr(interval, name) for interval in summary.intervals]
+        values = [np.nan if time is None else time * 1e3 for time in times]
+        axes.plot(at + width / 2, values, color=colour, label=f"{name} of the response")
     axes.set_yscale("log")
     axes.set_ylabel("milliseconds")
     axes.set_xlabel("seconds, by the planned instant")
@@ -137,9 +138,10 @@ def _percentiles(axes: Axes, measures: Measures) -> None:
         histogram = measures.views[view]
         if not histogram.count:
             continue
+        # One in x times is above the percentile 1 − 1/x. The axis of x is logarithmic, so it gives the tail room.
         tail = np.geomspace(1.0, max(2.0, float(histogram.count)), 200)
         values = [1e3 * (histogram.percentile(100 * (1 - 1 / x)) or 0.0) for x in tail]
-        axes.plot(tail, values, color=colour, label=NAMES[view])
+        axes.plot(tail, values, color=colour, label=VIEW_LABELS[view])
     axes.set_xscale("log")
     axes.set_yscale("log")
     marks = [(2, "50 %"), (10, "90 %"), (100, "99 %"), (1000, "99.9 %"), (10_000, "99.99 %"), (100_000, "99.999 %")]
@@ -152,7 +154,7 @@ def _percentiles(axes: Axes, measures: Measures) -> None:
 
 def _gaps(axes: Axes, measures: Measures, summary: Summary) -> None:
     u, sent, planned = measures.gaps.curves()
-    step = slice(None, None, max(1, len(u) // 400))
+    step = slice(None, None, max(1, len(u) // 400))  # 20,000 points in each line would make a page of megabytes
     axes.plot(u[step], planned[step], color=COLOURS[6], linestyle=":", label="as planned")
     axes.plot(u[step], sent[step], color=COLOURS[0], label="as sent")
     if summary.gaps is not None and summary.gaps.against == "law":

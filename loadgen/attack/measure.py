@@ -18,7 +18,9 @@ from loadgen.attack.records import DROPPED, ERRORS, OPEN, TIMED_OUT, Effort, Rec
 
 INTERVAL_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 3600.0)  # possible lengths
 MAX_INTERVALS = 120
-STOP_SECONDS = 0.1  # until all sending processes have stopped after a run was ended early
+# Until all sending processes have stopped after a run was ended early. Closer to the end, a row counts as `cut` if it
+# was not sent, because its process may have stopped before it was due.
+STOP_SECONDS = 0.1
 VIEWS = ("response", "service", "lateness")
 
 
@@ -131,17 +133,21 @@ def _intervals(records: Records, due: int, width: float) -> Iterator[tuple[float
 
 
 def _add(measures: Measures, records: Records, begin: float, rows: slice, ended: NDArray[Any], cut: float) -> None:
+    """Add the rows of one interval, which starts at `begin`. The other arguments are those of `measure`."""
     planned, sent, done = records.planned[rows], records.sent[rows], records.done[rows]
     status, error = records.status[rows], records.error[rows]
+    # All rows, warm-up included.
     was_sent, was_completed = ~np.isnan(sent), (status >= 200) & (status < 400)
-    owner = np.minimum(records.owner[rows], len(ended) - 1)
+    owner = np.minimum(records.owner[rows], len(ended) - 1)  # a single instant stands for all owners
     open_seconds = np.where(np.isnan(done), ended[owner], done)[was_sent] - sent[was_sent]
+    # The time of an open request is infinite as long as the end of its process is not known.
     measures.busy += float(open_seconds[np.isfinite(open_seconds)].sum())
     response = (done - planned)[was_completed]
     p50, p99 = np.percentile(response, (50, 99)).tolist() if len(response) else (None, None)
     counts = len(planned), int(was_sent.sum()), int(was_completed.sum())
     measures.intervals.append(Interval(begin, *counts, p50, p99))
 
+    # The rows after the warm-up.
     measured = planned >= measures.begin
     was_sent, was_completed = was_sent & measured, was_completed & measured
     dropped = (error == DROPPED) & measured

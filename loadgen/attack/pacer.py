@@ -1,7 +1,7 @@
 """Calls a function at planned instants, more exactly than the timers of an event loop.
 
-On Linux a timerfd wakes the loop. asyncio's own timers round up to the poll's millisecond (lateness p50 0.7–0.9 ms),
-those of the kernel are exact to some tens of microseconds. On other systems the loop's timers are used.
+On Linux a timerfd wakes the loop. asyncio's own timers round up to the poll's millisecond, so their lateness is 0.7 to
+0.9 ms (p50). Those of the kernel are exact to some tens of microseconds. On other systems the loop's timers are used.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import struct
 import sys
 from collections.abc import Callable, Iterable
 
+# Constants of <time.h> and <sys/timerfd.h>. Python has timerfds of its own only since version 3.13.
 _CLOCK_MONOTONIC = 1
-_NONBLOCK_CLOEXEC = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
-_ABSOLUTE = 1
+_TFD_NONBLOCK_CLOEXEC = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
+_TFD_TIMER_ABSTIME = 1
 MAX_CALLS_AT_ONCE = 64  # overdue calls before the loop may read responses again
 
 
@@ -24,15 +25,16 @@ class _TimerFd:
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self.fd: int = self._libc.timerfd_create(_CLOCK_MONOTONIC, _NONBLOCK_CLOEXEC)
+        self.fd: int = self._libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK_CLOEXEC)
         if self.fd < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create failed")
 
     def arm(self, at: float) -> None:
         """Make the descriptor readable at this instant of the monotonic clock."""
+        # An instant of zero would disarm the timer, so the earliest one is a nanosecond.
         seconds, fraction = divmod(max(at, 1e-9), 1)
         spec = struct.pack("qqqq", 0, 0, int(seconds), max(1, int(fraction * 1e9)))
-        if self._libc.timerfd_settime(self.fd, _ABSOLUTE, spec, None) < 0:
+        if self._libc.timerfd_settime(self.fd, _TFD_TIMER_ABSTIME, spec, None) < 0:
             raise OSError(ctypes.get_errno(), "timerfd_settime failed")
 
     def read(self) -> None:
@@ -69,6 +71,7 @@ class Pacer:
         """Make no further calls, and let `run` return."""
         self._stopped = True
         if self._loop is not None:
+            # The next planned instant may be far away, and `run` returns only from this callback.
             self._loop.call_soon(self._call_due)
 
     async def run(self, start: float) -> None:
@@ -100,7 +103,7 @@ class Pacer:
         """Make the calls that are due, and schedule the next one."""
         loop, done = self._loop, self._done
         if loop is None or done.done():
-            return
+            return  # a callback that was scheduled before the end
         try:
             for _ in range(MAX_CALLS_AT_ONCE):
                 if self._next is None or self._stopped:

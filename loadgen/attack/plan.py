@@ -52,7 +52,7 @@ class Traffic:
             raise ValueError(f"the duration must be positive, not {self.duration:g}")
         if not 0 <= self.warmup < math.inf:
             raise ValueError(f"the warm-up must not be negative, not {self.warmup:g}")
-        self.process()
+        self.process()  # raises ValueError if the process or the stages are wrong
 
     def process(self) -> ArrivalProcess | None:
         """Return the arrival process from its beginning; None for a trace."""
@@ -65,14 +65,14 @@ class Traffic:
         stages = parse_stages(self.stages)
         if self.arrivals.partition(":")[0] not in STAGE_PROCESSES:
             raise ValueError(f"stages need poisson, constant or gamma arrivals, not {self.arrivals}")
-        return Stages(parse(self.arrivals, 1.0, draws), stages)
+        return Stages(parse(self.arrivals, 1.0, draws), stages)  # the stages change the clock of a process of rate 1
 
     def blocks(self) -> Iterator[Block]:
         """Return the instants, block by block. Raises ValueError and OSError."""
         process = self.process()
         if process is None:
             return trace(Path(self.arrivals.removeprefix(TRACE_PREFIX)), self.duration or math.inf)
-        return blocks(process, self.seconds(0.0))
+        return blocks(process, self.seconds(0.0))  # only a trace needs the last instant
 
     def seconds(self, last: float) -> float:
         """Return the length of the traffic. last: the last instant, at which a trace without a duration ends."""
@@ -115,7 +115,7 @@ class Plan:
             advice = "the trace has none in that time" if traced else "raise the rate or the duration"
             raise ValueError(f"the schedule holds no request: {advice}")
         seconds = self.traffic.seconds(float(records.planned[-1]))
-        if not seconds:
+        if not seconds:  # rates are requests by seconds
             raise ValueError("all instants of the trace are 0: set the length of the traffic with --duration")
         if self.traffic.warmup >= seconds:
             raise ValueError(f"the warm-up of {self.traffic.warmup:g} s leaves nothing of {seconds:g} s to measure")

@@ -75,6 +75,7 @@ class RunProgress:
         planned, sent, done = records.planned[rows], records.sent[rows].copy(), records.done[rows].copy()
         status, error = records.status[rows].copy(), records.error[rows].copy()
         is_sent, dropped = ~np.isnan(sent), error == DROPPED
+        # A request that is open when the run ends gets the error OPEN and no time of completion: it is not finished.
         is_finished = (is_sent & ((status > 0) | (error > 0)) & ~np.isnan(done)) | dropped
         newly_sent, newly_finished = is_sent & ~was_sent, is_finished & ~was_finished
         self.sent += int(newly_sent.sum())

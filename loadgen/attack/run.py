@@ -38,7 +38,7 @@ class Run:
 
     def measures(self) -> Measures:
         """Compute the measurements from the rows."""
-        ended = [effort.elapsed for effort in self.efforts] or [float("inf")]
+        ended = [effort.elapsed for effort in self.efforts] or [float("inf")]  # not known before the run has finished
         traffic = self.plan.traffic
         return measure(self.records, traffic.process(), self.seconds, traffic.warmup, self.cut, ended)
 
@@ -86,7 +86,7 @@ async def attack(
                 job.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.gather(*jobs)
-        progress.update(loop.time() - start)
+        progress.update(loop.time() - start)  # the last responses may have come since the last regular update
 
 
 def write(run: Run, measures: Measures, summary: Summary, folder: Path, rows_format: str) -> None:

@@ -74,13 +74,14 @@ def trace(path: Path, duration: float = math.inf) -> Iterator[Block]:
     instants: list[float] = []
     last = 0.0
     try:
+        # The files of some spreadsheets begin with a byte order mark, which `utf-8-sig` removes.
         with opener(path, "rt", encoding="utf-8-sig", errors="replace") as file:
             for number, line in enumerate(file, 1):
                 try:
                     at = float(line.partition(",")[0])
                 except ValueError:
                     if number == 1 or not line.strip():
-                        continue
+                        continue  # the heading of a CSV file, or an empty line
                     raise ValueError(f"{path}, line {number}: not a number: {line.strip()[:40]!r}") from None
                 if not last <= at < math.inf:
                     raise ValueError(f"{path}, line {number}: {at:g} does not come after {last:g}")
@@ -101,6 +102,7 @@ def write_trace(records: Records, path: Path) -> None:
 
     Target and body size of each request follow in columns of their own. Equal plans give equal files.
     """
+    # A gzip file without name and time depends on its content only. `repr` keeps every bit of an instant.
     with path.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:
         file.write(b"planned,target,body\n")
         for rows in records.chunks():
@@ -112,12 +114,16 @@ def write_trace(records: Records, path: Path) -> None:
 def choose_targets(records: Records, weights: Sequence[float], rng: Random) -> None:
     """Draw the URL of each request independently, in proportion to the weights."""
     if len(weights) > 1:
-        _fill(records.target, (rng.choices(range(len(weights)), weights, k=n) for n in _sizes(records)))
+        _fill(records.target, (rng.choices(range(len(weights)), weights, k=n) for n in _chunk_sizes(records)))
 
 
 def choose_bodies(records: Records, law: ServiceTime) -> None:
     """Draw the body size of each request from the law, in bytes."""
-    _fill(records.body, ([min(MAX_BODY_BYTES, round(law.sample(0.0))) for _ in range(n)] for n in _sizes(records)))
+
+    def size() -> int:
+        return min(MAX_BODY_BYTES, round(law.sample(0.0)))  # the law does not depend on the instant
+
+    _fill(records.body, ([size() for _ in range(n)] for n in _chunk_sizes(records)))
 
 
 def choose_owners(records: Records, processes: int, rng: Random) -> None:
@@ -126,14 +132,16 @@ def choose_owners(records: Records, processes: int, rng: Random) -> None:
     The draws are independent, so the parts of a Poisson plan are Poisson, and together they are the plan.
     """
     if processes > 1:
-        _fill(records.owner, (rng.choices(range(processes), k=n) for n in _sizes(records)))
+        _fill(records.owner, (rng.choices(range(processes), k=n) for n in _chunk_sizes(records)))
 
 
-def _sizes(records: Records) -> Iterator[int]:
+def _chunk_sizes(records: Records) -> Iterator[int]:
+    """Yield how many rows each chunk has."""
     return (min(CHUNK, len(records) - begin) for begin in range(0, len(records), CHUNK))
 
 
 def _fill(column: NDArray[np.generic], parts: Iterable[Sequence[int]]) -> None:
+    """Write the parts one after the other into the column. No list of the whole plan is ever in memory."""
     begin = 0
     for part in parts:
         column[begin : begin + len(part)] = part

@@ -131,9 +131,7 @@ def summarize(
     fit = measures.gaps.fit()
     findings: list[Finding] = judge(measures, fit, efforts)
     views = {view: Times(**histogram.summary()) for view, histogram in measures.views.items()}
-    by_url: Counter[str] = Counter()
-    for code, n in sorted(measures.by_target.items()):
-        by_url[plan.request.urls[code]] += n
+    # The processes end at different times, and the mean in flight is over the longest of these times.
     elapsed = max((effort.elapsed for effort in efforts), default=measures.last_done)
     return Summary(
         version=1,
@@ -154,7 +152,7 @@ def summarize(
         lateness_p99=views["lateness"].p99,
         unsupported=unsupported(measures),
         by_pool={records.names[code]: n for code, n in sorted(measures.by_pool.items())},
-        by_url=dict(by_url),
+        by_url=_by_url(plan.request.urls, measures),
         status={str(code) if code else "none": n for code, n in sorted(measures.status.items())},
         errors=named_errors(measures.errors),
         connections=int(total(efforts, "opened")),
@@ -170,6 +168,13 @@ def summarize(
         thresholds=[_threshold(rule, measures) for rule in rules],
         plan=plan.as_json(),
     )
+
+
+def _by_url(urls: Sequence[str], measures: Measures) -> dict[str, int]:
+    by_url: Counter[str] = Counter()
+    for code, n in sorted(measures.by_target.items()):
+        by_url[urls[code]] += n  # a URL may be given twice, with two weights
+    return dict(by_url)
 
 
 def _threshold(rule: Threshold, measures: Measures) -> ThresholdPart:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from loadgen.attack.summary import Summary
 
-SHOWN = {
+TIME_COLUMNS = {  # keys of `Times`, and how people read them
     "mean": "mean",
     "p50": "p50",
     "p90": "p90",

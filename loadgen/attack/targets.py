@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)  # RFC 9110, section 5.6.2
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})  # RFC 9110, section 9.2.2
 FRAMING_HEADERS = frozenset({"content-length", "transfer-encoding", "connection"})  # derived from the request
 MAX_URLS = 255
@@ -41,6 +41,7 @@ class Target:
 
 def _is_host(name: str) -> bool:
     try:
+        # The codec refuses labels that are empty or too long.
         return name.isascii() and bool(name.encode("idna")) and not set(name) & set(' "<>\\^`{|}')
     except UnicodeError:
         return False
@@ -71,6 +72,7 @@ class Request:
     def __post_init__(self) -> None:
         if not 1 <= len(self.urls) <= MAX_URLS:
             raise ValueError(f"from 1 to {MAX_URLS} URLs, not {len(self.urls)}")
+        # CONNECT names a host instead of a path, and makes the connection a tunnel.
         if not _TOKEN.fullmatch(self.method) or self.method == "CONNECT":
             raise ValueError(f"the method must be one like GET or POST, not {self.method!r}")
         if self.number and (not _TOKEN.fullmatch(self.number) or self.number.lower() in FRAMING_HEADERS):
@@ -91,7 +93,7 @@ class Request:
         try:
             port = parts.port
         except ValueError:
-            port = 0
+            port = 0  # refused below, like a port 0 in the URL
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"the URL must begin with http:// or https:// and name a host, not {url!r}")
         if port == 0:
@@ -104,9 +106,9 @@ class Request:
         if not (path.isascii() and path.isprintable()) or " " in path:
             raise ValueError(f"the URL holds characters that must be percent-encoded: {url!r}")
         lines = [f"{self.method} {path} HTTP/1.1"]
-        own = {name.lower() for name, _ in self.headers}
+        given_names = {name.lower() for name, _ in self.headers}
         defaults = {"Host": parts.netloc, "User-Agent": "lased-loadgen", "Accept": "*/*"}
-        lines += [f"{name}: {value}" for name, value in defaults.items() if name.lower() not in own]
+        lines += [f"{name}: {value}" for name, value in defaults.items() if name.lower() not in given_names]
         lines += [f"{name}: {value}" for name, value in self.headers]
         lines += [] if self.keepalive else ["Connection: close"]
         origin = Origin(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80))
@@ -127,6 +129,7 @@ class Request:
         target: index of the URL. size: of the body, if sizes are drawn. number: of the request in the plan.
         """
         body = bytes(size) if self.sizes else self.body
+        # A request without content has a Content-Length only if its method expects content: RFC 9110, section 8.6.
         bodiless = not body and self.method not in ("POST", "PUT", "PATCH")
         length = b"" if bodiless else b"Content-Length: %d\r\n" % len(body)
         counter = b"%s: %d\r\n" % (self.number.encode(), number) if self.number else b""
@@ -140,7 +143,7 @@ class Request:
         if not self.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        context.set_alpn_protocols(["http/1.1"])
+        context.set_alpn_protocols(["http/1.1"])  # a server must not choose HTTP/2
         return context
 
 

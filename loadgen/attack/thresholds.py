@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from loadgen.attack.measure import VIEWS, Measures
-from loadgen.attack.validity import MIN_OBSERVATIONS_ABOVE
+from loadgen.attack.validity import is_supported
 
 _UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
 _OPERATORS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
@@ -54,19 +54,18 @@ class Threshold:
         if name == "mean":
             value = histogram.mean
         else:
-            share = 100.0 if name == "max" else float(name[1:])
-            rank = math.ceil(share * (histogram.count + lost) / 100 - 1e-9)
+            percent = 100.0 if name == "max" else float(name[1:])
+            # The lost requests have the highest ranks. 1e-9 undoes rounding errors above a whole number.
+            rank = math.ceil(percent * (histogram.count + lost) / 100 - 1e-9)
             value = histogram.percentile(100 * rank / histogram.count) if 0 < rank <= histogram.count else None
         return math.inf if value is None else value
 
     def supported(self, measures: Measures) -> bool:
         """Return whether there are enough observations for the percentile in the rule."""
         view, name = _split(self.what)
-        return (
-            self.what in (*_COUNTS, "rate")
-            or not name.startswith("p")
-            or (measures.views[view].count * (100 - float(name[1:])) / 100 >= MIN_OBSERVATIONS_ABOVE - 1e-9)
-        )
+        if self.what in (*_COUNTS, "rate") or not name.startswith("p"):
+            return True
+        return is_supported(float(name[1:]), measures.views[view].count)
 
     def broken(self, measures: Measures) -> bool:
         """Return whether the rule is true, so that the run fails."""

@@ -19,14 +19,16 @@ from loadgen.attack.records import Effort
 ALLOWED_LATE_SHARE, ALLOWED_LATE_REQUESTS = 0.01, 3  # of the due requests, sent after the end of the traffic
 WARNING_LATENESS_SHARE, INVALID_LATENESS_SHARE = 0.1, 0.5  # of a response time, caused by the generator's lateness
 MIN_MEAN_LATENESS_SECONDS, MIN_TAIL_LATENESS_SECONDS = 0.0001, 0.001  # less lateness is not reported
-MAX_INVALIDATING_PERCENTILE = 99.0  # lateness at a higher percentile gives only a warning
+MAX_INVALIDATING_PERCENTILE = 99.0  # lateness that only higher percentiles show spoils them, not the run
 MAX_DROPPED_SHARE = 0.01  # with more dropped requests the load was not open
 INVALID_EXCESS_DISTANCE = 0.15  # beyond the allowed distance of the gaps
 MAX_LITTLE_ERROR = 0.02  # relative difference of the two counts of requests in flight
+MIN_LITTLE_REQUEST_SECONDS = 0.0001  # the relative difference is of at least this much
 MAX_CPU_SHARE = 0.8  # of a core
 MIN_OBSERVATIONS_ABOVE = 10  # that a percentile needs
 
 WARNING, INVALID = "warning", "invalid"
+_AGAINST_LATENESS = "keep the machine free, lower the rate, or try --processes or --spin"
 Verdict = Literal["valid", "valid with warnings", "invalid"]
 
 
@@ -100,9 +102,6 @@ def _drops(measures: Measures) -> list[Finding]:
     return [Finding(level, text, "the load was not open; raise --max-in-flight")]
 
 
-_FREE = "keep the machine free, lower the rate, or try --processes or --spin"
-
-
 def _lateness(measures: Measures) -> list[Finding]:
     late, response = measures.views["lateness"], measures.views["response"]
     p99, mean, whole = late.percentile(99), late.mean, response.mean
@@ -112,17 +111,19 @@ def _lateness(measures: Measures) -> list[Finding]:
     if whole and mean > MIN_MEAN_LATENESS_SECONDS and mean > WARNING_LATENESS_SHARE * whole:
         invalid = mean > max(INVALID_LATENESS_SHARE * whole, MIN_TAIL_LATENESS_SECONDS)
         text = f"{mean / whole:.0%} of the mean response is the generator's lateness"
-        findings.append(Finding(INVALID if invalid else WARNING, text, _FREE))
+        findings.append(Finding(INVALID if invalid else WARNING, text, _AGAINST_LATENESS))
     findings += _tail(measures)
     gap = measures.seconds / max(1, measures.sent)
+    # A request that is later than the mean gap leaves together with the next one, so the traffic is not as planned.
     if p99 > max(gap, MIN_TAIL_LATENESS_SECONDS):
         text = f"1 % of the requests were sent over {p99 * 1e3:.2f} ms late; the mean gap is {gap * 1e3:.2f} ms"
-        findings.append(Finding(WARNING, text, _FREE))
+        findings.append(Finding(WARNING, text, _AGAINST_LATENESS))
     return findings
 
 
 def _tail(measures: Measures) -> list[Finding]:
     """Judge the percentile of the response with the largest share of lateness."""
+    # The ratio response ÷ service is 1 / (1 − share of the lateness), so both have the same order.
     few, worst = unsupported(measures), (1 / (1 - WARNING_LATENESS_SHARE), "", 0.0, 0.0)
     for name, share in PERCENTILES.items():
         response, service = (measures.views[view].percentile(share) for view in ("response", "service"))
@@ -133,7 +134,7 @@ def _tail(measures: Measures) -> list[Finding]:
         return []
     invalid = ratio > 1 / (1 - INVALID_LATENESS_SHARE) and PERCENTILES[name] <= MAX_INVALIDATING_PERCENTILE
     text = f"of {name}, {whole * 1e3:.1f} ms, the generator's lateness makes {late * 1e3:.1f} ms"
-    return [Finding(INVALID if invalid else WARNING, text, f"use the service times instead; {_FREE}")]
+    return [Finding(INVALID if invalid else WARNING, text, f"use the service times instead; {_AGAINST_LATENESS}")]
 
 
 def _fit(fit: Fit | None) -> list[Finding]:
@@ -149,7 +150,7 @@ def _fit(fit: Fit | None) -> list[Finding]:
 def _little(measures: Measures, efforts: Sequence[Effort]) -> list[Finding]:
     """Compare the integral of the requests in flight, as counted, with the sum of the times of the rows (L = λW)."""
     counted = total(efforts, "busy")
-    allowed = MAX_LITTLE_ERROR * max(counted, measures.busy, MIN_MEAN_LATENESS_SECONDS)
+    allowed = MAX_LITTLE_ERROR * max(counted, measures.busy, MIN_LITTLE_REQUEST_SECONDS)
     if not efforts or abs(counted - measures.busy) <= allowed:
         return []
     text = f"Little's law fails: {counted:.3f} request-seconds by counting, {measures.busy:.3f} by the rows"
@@ -164,10 +165,16 @@ def _cpu(efforts: Sequence[Effort]) -> list[Finding]:
     return [Finding(WARNING, text, "responses may have been read late; raise --processes")]
 
 
+def is_supported(percentile: float, count: int) -> bool:
+    """Return whether so many observations are enough for a percentile."""
+    # With a rounding error, 10,000 · (100 − 99.9) / 100 is less than 10.
+    return count * (100 - percentile) / 100 >= MIN_OBSERVATIONS_ABOVE - 1e-9
+
+
 def unsupported(measures: Measures) -> list[str]:
     """Return the percentiles that have too few observations above them."""
     n = measures.views["response"].count
-    return [name for name, share in PERCENTILES.items() if n * (100 - share) / 100 < MIN_OBSERVATIONS_ABOVE - 1e-9]
+    return [name for name, percentile in PERCENTILES.items() if not is_supported(percentile, n)]
 
 
 def _samples(measures: Measures) -> list[Finding]:

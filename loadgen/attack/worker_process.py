@@ -28,7 +28,7 @@ from loadgen.attack.targets import Request
 
 READY_SECONDS = 30.0
 START_DELAY_SECONDS = 0.2  # from the moment at which all processes are ready to the start of the schedule
-MAX_LINE_BYTES = 1 << 22  # of a line that a process writes
+MAX_LINE_BYTES = 1 << 22  # of a line that a process writes; the last one may hold a thousand pool names
 RELEASE_INTERVAL_SECONDS = 5.0
 
 
@@ -38,6 +38,7 @@ class SendingProcessError(DispatcherError):
 
 def write_job(folder: Path, request: Request, limits: Limits, processes: int = 1) -> None:
     """Write what the processes have to do into the folder of the rows."""
+    # The targets follow from the URLs. The body is bytes, which JSON cannot hold.
     fields = {key: value for key, value in vars(request).items() if key not in ("targets", "body")}
     (folder / "body.bin").write_bytes(request.body)
     path = folder / "job.json"
@@ -82,7 +83,7 @@ class SendingProcesses:
             async with asyncio.TaskGroup() as group:
                 lines = [group.create_task(self._read_line(k, None)) for k in range(len(self._processes))]
         except* SendingProcessError as failed:
-            raise failed.exceptions[0] from None
+            raise failed.exceptions[0] from None  # the group only matters inside: one error ends the run
         efforts = []
         for k, line in enumerate(lines):
             report = json.loads(line.result())
@@ -101,7 +102,7 @@ class SendingProcesses:
                 records.names.append(name)
         codes = [records.names.index(name) for name in names]
         if codes == list(range(len(codes))):
-            return
+            return  # the numbers are already the same, as always with a single process
         for rows in records.chunks():
             own = records.owner[rows] == owner
             records.pool[rows][own] = [codes[code] for code in records.pool[rows][own].tolist()]
@@ -124,7 +125,7 @@ class SendingProcesses:
             raise SendingProcessError(f"sending process {k} was not ready in {READY_SECONDS:g} s") from None
         if line.startswith(b"error: "):
             raise SendingProcessError(line.decode().removeprefix("error: ").strip())
-        if not line:
+        if not line:  # the output has ended
             if (code := await process.wait()) < 0:
                 raise SendingProcessError(f"sending process {k} was killed by signal {-code}")
             log = (self._folder / f"sender-{k}.log").read_text(errors="replace").strip().splitlines()
@@ -159,7 +160,7 @@ async def _start(folder: Path, k: int) -> asyncio.subprocess.Process:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
-            start_new_session=True,
+            start_new_session=True,  # Ctrl-C must not reach this process: the starting process stops it in order
             limit=MAX_LINE_BYTES,
         )
 
@@ -199,7 +200,7 @@ async def _release(records: Records, attack: Attack) -> None:
 
 def main() -> None:
     """Run one sending process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the starting process decides when to stop
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # the number of open files must not limit the open load
     try:

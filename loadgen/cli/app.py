@@ -60,7 +60,7 @@ BackendOption = Annotated[Backend, typer.Option(help="sim: virtual time; live: r
 
 
 class InterruptedRunError(Exception):
-    """A long command was interrupted. The message says how to continue it."""
+    """A long command was interrupted. The message explains how to continue it."""
 
 
 def until_signal(main: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:

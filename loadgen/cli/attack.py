@@ -80,7 +80,7 @@ def attack(
             verify=not insecure,
             authority=str(authority or ""),
         )
-        request.tls()
+        request.tls()  # a file of certificates that cannot be read must be known before the run
         traffic = Traffic(arrivals, rate, duration, stages, warmup, seed)
         limits = Limits(timeout, drain, max_in_flight, spin / 1e3)
         plan = Plan(traffic, request, limits, weights_of(weights, urls), body_law, body_bytes, processes)
@@ -90,6 +90,7 @@ def attack(
         raise ConfigError(str(error)) from None
     if out is not None:
         prepare(out)
+        # A missing package must not be noticed only after the run.
         if rows is RowsFormat.PARQUET and find_spec("pyarrow") is None:
             raise ConfigError("--rows parquet needs pyarrow: pip install 'lased-dispatcher[parquet]'")
     address = attack_options.metrics_address(metrics) if metrics else None

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from loadgen.attack.progress import RunProgress
 from loadgen.attack.summary import Summary
-from loadgen.attack.summary_text import SHOWN, facts, milliseconds, rules
+from loadgen.attack.summary_text import TIME_COLUMNS, facts, milliseconds, rules
 
 LINE_INTERVAL_SECONDS = 5.0  # between two lines where there is no terminal
 
@@ -23,11 +23,12 @@ def summary_table(summary: Summary) -> Table:
     """Return the times of a run as a table. Percentiles with too few responses are dim."""
     title = f"{summary.completed} of {summary.sent} requests completed, {summary.verdict}"
     table = Table(title=title, title_justify="left")
-    for column in ("", *SHOWN.values()):
+    for column in ("", *TIME_COLUMNS.values()):
         table.add_column(column, justify="left" if not column else "right")
     for name, times in (("response", summary.latency), ("service", summary.service), ("lateness", summary.lateness)):
         cells = [
-            Text(milliseconds(getattr(times, key)), style="dim" if key in summary.unsupported else "") for key in SHOWN
+            Text(milliseconds(getattr(times, key)), style="dim" if key in summary.unsupported else "")
+            for key in TIME_COLUMNS
         ]
         table.add_row(name, *cells)
     return table
@@ -35,7 +36,7 @@ def summary_table(summary: Summary) -> Table:
 
 def summary_lines(summary: Summary) -> list[str]:
     """Return a line for each finding, each rule of --fail-if and each count."""
-    few = ", ".join(SHOWN[name] for name in summary.unsupported)
+    few = ", ".join(TIME_COLUMNS[name] for name in summary.unsupported)
     note = [f"fewer than ten responses above {few}: do not quote these percentiles"] if few else []
     findings = [f"{finding.level}: {finding.says}: {finding.advice}" for finding in summary.findings]
     return [*findings, *rules(summary), *note, *(f"{key}: {value}" for key, value in facts(summary))]
@@ -104,5 +105,5 @@ class AttackScreen:
 
 
 def _print_line(text: str) -> None:
-    # rich would end the program if stderr is a closed pipe.
+    # A console of rich would end the program if stderr is a closed pipe.
     print(text, file=sys.stderr, flush=True)  # noqa: T201

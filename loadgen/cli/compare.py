@@ -98,8 +98,10 @@ def compare(
     if warmup >= arrivals:
         raise ConfigError(f"a warm-up of {warmup} leaves nothing of {arrivals} requests")
     if backend is Backend.LIVE:
+        # A single policy can be compared with another balancer, or with itself behind several dispatchers.
         least = 1 if against or dispatchers > 1 else 2
         systems = (*comparison.policies(policies, least, dispatchers), *installed(against or ""))
+        # With --load the rates of the pools are real ones. With --lam they may be in any unit of time.
         scale = (rate or DEFAULT_LIVE_RATE) / lams[0] if load is None else 1.0
         # Dispatchers that share the pools do not see each other's requests, so the pools report their load.
         load_report = "json" if dispatchers > 1 else "none"

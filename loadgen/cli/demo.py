@@ -25,14 +25,14 @@ def demo(
     prepare(out)
     scene = Scene(duration=duration, seed=seed)
     interactive = console.is_terminal and not as_json
-    screen: Screen = LiveScreen(scene, console) if interactive else PlainScreen(scene, console)
+    screen: Screen = LiveScreen(scene, console) if interactive else PlainScreen(console)
     console.print(
         "Pools of 50 and 100 services a second; the dispatcher's guesses are 50 and 1.\n"
         f"30 requests a second for {duration:g} s, first by lased, then the same by greedy. Ctrl-C ends it early.\n"
     )
     with screen:
         runs = until_signal(lambda stop: run_demo(scene, screen.update, stop))
-    runs = [run for run in runs if run.rows]
+    runs = [run for run in runs if run.rows]  # the last one may have ended before its first request
     picture = try_drawing(lambda path: demo_picture.draw(scene, runs, path), out / "demo.png") if runs else None
     if as_json:
         print_json(report(scene, runs, picture))

@@ -30,7 +30,7 @@ class Screen(Protocol):
 class PlainScreen:
     """Prints a line from time to time, for logs and pipes."""
 
-    def __init__(self, scene: Scene, console: Console) -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
         self._next_line_at = 0.0
         self._policy = ""

@@ -51,6 +51,7 @@ def leave(message: str, code: int) -> NoReturn:
     for thread in others:
         thread.join(JOIN_SECONDS)
     if any(thread.is_alive() for thread in others):
+        # `sys.exit` would wait for these threads. `os._exit` flushes nothing.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

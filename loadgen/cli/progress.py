@@ -1,4 +1,4 @@
-"""Shows the progress of long commands, and says how to continue an interrupted one."""
+"""Shows the progress of long commands, and explains how to continue an interrupted one."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def progress_bar(unit: str) -> Progress:
 
 
 def run_resumable(
-    work: Callable[[Callable[[int, int, str], None]], T], folder: Path, name: str, kept: str, counted: str = ""
+    work: Callable[[Callable[[int, int, str], None]], T], folder: Path, name: str, part_noun: str, step_noun: str = ""
 ) -> T:
     """Run work that keeps finished parts in a folder, with a progress bar, and return its result.
 
     work: gets a function that it calls with the number of finished parts, of all parts, and the current part.
-    folder: is created if necessary. name: of the work. kept: the word for a kept part, plural.
-    counted: the word for a counted part, if it differs.
+    folder: is created if necessary. name: of the work. part_noun: the word for parts that are kept, such as `cells`.
+    step_noun: the word for what the bar counts, if it differs.
     Raises BackendError if the folder is not writable, InterruptedRunError after Ctrl-C.
     """
     prepare(folder)
-    bar = progress_bar(counted or kept)
+    bar = progress_bar(step_noun or part_noun)
     task = bar.add_task(name, total=1)
 
     def report(done: int, total: int, part: str) -> None:
@@ -53,7 +53,7 @@ def run_resumable(
             return work(report)
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise InterruptedRunError(
-            f"interrupted; finished {kept} are in {folder}; run the same command again to continue"
+            f"interrupted; finished {part_noun} are in {folder}; run the same command again to continue"
         ) from None
 
 
@@ -62,6 +62,7 @@ def try_drawing(draw: Callable[[Path], None], path: Path) -> str | None:
     try:
         draw(path)
     except (PlotError, OSError) as error:
+        # The results are more important than their picture, so its failure does not end the command.
         console.print(f"no picture: {error}")
         return None
     return str(path)

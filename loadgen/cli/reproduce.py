@@ -84,7 +84,7 @@ def _show(
     folder: Path,
     picture: str | None,
     verdicts: Sequence[Verdict],
-    shown: Sequence[Table | Group],
+    printed: Sequence[Table | Group],
     files: str,
     as_json: bool,
 ) -> None:
@@ -93,9 +93,9 @@ def _show(
         texts = [verdict.as_json() for verdict in verdicts]
         print_json({"experiment": name, "folder": str(folder), "picture": picture, "verdicts": texts})
     else:
-        for table in shown:
+        for table in printed:
             output().print(table)
         output().print(tables.verdict_lines(verdicts), soft_wrap=True)
         print(f"{files}{' and picture' if picture else ''} in {folder}")  # noqa: T201
-    if any(verdict.holds is False for verdict in verdicts):
+    if any(verdict.holds is False for verdict in verdicts):  # None is a claim that was not judged
         raise typer.Exit(1)

@@ -79,6 +79,7 @@ def simulate(
     if trace is not None:
         _write_trace(scenario, seed, compiled, trace)
     work = units([(scenario, range(seed, seed + reps))], engine)
+    # Cores finish in any order, and equal commands must print equal sums.
     results = sorted(_run(work, policy, jobs, dask), key=lambda result: result.seed)
     summary = replicate.summary(scenario, results, seed) | {"engine": "compiled" if compiled else "object"}
     if as_json:

@@ -23,6 +23,7 @@ class _Modes(TyperGroup):
     """Subcommands of which `all` is the default. The name may stand before or behind the options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # click takes the first argument for the subcommand, so its name is moved there.
         mode = next((word for word in args if word in self.commands), None)
         if mode is not None:
             args = [mode, *(word for word in args if word != mode)]
@@ -31,6 +32,7 @@ class _Modes(TyperGroup):
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
+        # The options of `all` can be used without its name, so they belong to the help of the command.
         super().format_help(ctx, formatter)
         default = self.commands["all"]
         default.format_help(default.context_class(default, info_name="[all]", parent=ctx), formatter)
@@ -80,7 +82,7 @@ def _exact(mode: str) -> Callable[..., None]:
         ] = 0,
         as_json: Json = False,
     ) -> None:
-        if unknown is not None:
+        if unknown is not None:  # the name of a mode was taken off before, so the word is none
             modes = (*theory_exact.MODES, "hamacher", "whittle_finite", "whittle_blocking")
             raise ConfigError(f"WHAT must be one of {', '.join(modes)}, not {unknown!r}")
         if lam is None or (mu is None) is (curve is None):

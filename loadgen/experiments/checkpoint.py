@@ -1,4 +1,4 @@
-"""Finished pieces of an experiment, kept in a file so that an interrupted run can continue."""
+"""Keeps the finished pieces of an experiment in a file, so that an interrupted run can continue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Checkpoint:
                 mark = entry.pop("mark", None) or entry.pop("fingerprint")
                 self._results[mark] = entry
             except (ValueError, KeyError, TypeError, AttributeError):
-                continue
+                continue  # a torn line can still be valid JSON, such as a number
 
     def __contains__(self, mark: str) -> bool:
         return mark in self._results

@@ -34,15 +34,15 @@ ONCE: Over = {}  # no axis varies, so there is one combination
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a claim holds. holds: None if the claim was not judged. saw: the numbers behind the verdict."""
+    """Whether a claim holds. holds: None if the claim was not judged. evidence: the numbers behind the verdict."""
 
     claim: Claim
     holds: bool | None
-    saw: str
+    evidence: str
 
     def as_json(self) -> dict[str, Any]:
         """Return what verdicts.json and `--json` show."""
-        return {"claim": self.claim.says, "holds": self.holds, "saw": self.saw}
+        return {"claim": self.claim.says, "holds": self.holds, "saw": self.evidence}
 
 
 def judge(spec: Spec, results: Results, size: str = "full", live: bool = False) -> list[Verdict]:
@@ -64,8 +64,9 @@ def _judge(spec: Spec, claim: Claim, results: Results, size: str, live: bool) ->
     if claim.full_only and size != "full":
         return Verdict(claim, None, "judged in full size only, which has enough replications")
     try:
-        holds, saw = check(results, **claim.given)
+        holds, evidence = check(results, **claim.given)
     except IndexError as error:
+        # It is a LookupError, too, but it comes from a wrong argument, such as the number of a pool.
         raise ConfigError(f"claim {claim.says!r}: {error}") from error
     except LookupError as error:
         return Verdict(claim, None, f"not judged: {error.args[0]}")
@@ -73,18 +74,18 @@ def _judge(spec: Spec, claim: Claim, results: Results, size: str, live: bool) ->
         return Verdict(claim, None, "not judged: it needs scipy, pip install 'lased-dispatcher[theory]'")
     except (TypeError, ValueError) as error:
         raise ConfigError(f"claim {claim.says!r}: {error}") from error
-    return Verdict(claim, bool(holds), saw)
+    return Verdict(claim, bool(holds), evidence)
 
 
 def _check_labels(spec: Spec, claim: Claim) -> None:
     """Raise ConfigError for a label that no axis has: a misspelt label must not look like a cell that was not run."""
     for key in LABEL_ARGUMENTS & claim.given.keys():
         for axis, label in claim.given[key].items():
-            known = [label_of(entry) for entry in spec.axes.get(axis, [])]
+            axis_labels = [label_of(entry) for entry in spec.axes.get(axis, [])]
             labels = [label] if isinstance(label, str) else label
-            if unknown := [label for label in labels if label not in known and label != "*"]:
-                there = ", ".join(known) or "none"
-                raise ConfigError(f"claim {claim.says!r}: {key}: no {axis} is {unknown[0]!r}; there are: {there}")
+            if unknown := [label for label in labels if label not in axis_labels and label != "*"]:
+                text = ", ".join(axis_labels) or "none"
+                raise ConfigError(f"claim {claim.says!r}: {key}: no {axis} is {unknown[0]!r}; there are: {text}")
 
 
 def _all(results: Results, over: Over, holds: Callable[[Labels], Outcome]) -> Outcome:
@@ -92,7 +93,10 @@ def _all(results: Results, over: Over, holds: Callable[[Labels], Outcome]) -> Ou
     axes = {axis: results.axis(axis) if labels == ["*"] else labels for axis, labels in over.items()}
     points = list(itertools.product(*axes.values()))
     outcomes = [holds(dict(zip(axes, point, strict=True))) for point in points]
-    texts = [f"{', '.join(point)}: {saw}" if point else saw for point, (_, saw) in zip(points, outcomes, strict=True)]
+    texts = [
+        f"{', '.join(point)}: {evidence}" if point else evidence
+        for point, (_, evidence) in zip(points, outcomes, strict=True)
+    ]
     return all(ok for ok, _ in outcomes), "; ".join(texts)
 
 
@@ -194,6 +198,7 @@ def lower(
 
     def holds(at: Labels) -> Outcome:
         _, mean, error = difference(results, metric, {**less, **at}, {**more, **at})
+        # The error of a single replication is 0, so a difference of 0 would pass the second condition.
         return mean < 0 and mean + standard_errors * error <= 0, f"{mean:+.4g} ± {error:.2g}"
 
     return _all(results, over, holds)
@@ -256,6 +261,7 @@ def windowed_share(measured: Measured, pool: int) -> Floats:
 
     pool: numbered from 1.
     """
+    # `joined` counts from the start, so the first window has no predecessor.
     joined = np.diff(measured["joined"], axis=1, prepend=0.0)
     return np.asarray(joined[:, :, pool - 1] / joined.sum(axis=2))
 
@@ -274,9 +280,11 @@ def recovery(measured: Measured, pool: int, rates: Sequence[float], at: float, t
     target = theory.chain(system, theory.sed(system)).shares[pool - 1]
     change = int(at * measured["joined"].shape[1])
     share = windowed_share(measured, pool).mean(axis=0)[change:]
+    # The share is a mean over the replications already, so fewer windows of each are needed.
     width = max(1, min(SHARE_WINDOWS // len(measured.seeds), share.size))
     wrong = np.abs(np.convolve(share, np.full(width, 1 / width), "valid") - target) > tolerance
     right_from = int(np.flatnonzero(wrong)[-1]) + 1 if wrong.any() else 0
+    # The windows are equally long, and the first point of the curve is the end of the first window.
     return right_from * float(measured.arrivals[0]) if right_from < wrong.size else math.inf
 
 
@@ -332,6 +340,7 @@ def above_optimum(measured: Measured, results: Results) -> tuple[float, float]:
         and _system_of(other) == _system_of(measured)
         and other.seeds == measured.seeds
     ]
+    # Without a control the mean itself is compared.
     values, base = measured["mean_in_system"], 0.0
     if controls:
         values = values - controls[0]["mean_in_system"]

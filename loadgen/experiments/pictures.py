@@ -114,6 +114,7 @@ def _levels(cell: Measured) -> list[tuple[float, str, str]]:
     The list is empty if they cannot be calculated.
     """
     scenario = cell.cell.scenario
+    # The chain assumes exponential services, Poisson arrivals and constant rates.
     if len(scenario.mu) > 2 or scenario.service != "exp" or scenario.process != "poisson" or any(scenario.profiles):
         return []
     try:
@@ -155,11 +156,13 @@ def heat(spec: Spec, results: Results, figure: Figure) -> None:
     grid = figure.subplots(len(differences), len(maps), squeeze=False, sharex=True, sharey=True)
     for part, row in zip(differences, grid, strict=True):
         values = [difference_map(results, spec.drawing, name, part) for name in maps]
+        # The scale is the same in both directions, so that white means no difference. It needs a range above 0.
         reach = max(1.0, *(float(np.abs(value).max()) for value in values))
         norm = SymLogNorm(linthresh=min(10.0, reach / 2), vmin=-reach, vmax=reach)
         for name, axes, value in zip(maps, row, values, strict=True):
             image = axes.imshow(value, origin="lower", cmap="RdBu_r", norm=norm, aspect="auto")
             for (y, x), number in np.ndenumerate(value):
+                # Both ends of the colour map are dark.
                 colour = "white" if abs(norm(number) - 0.5) > 0.33 else "black"
                 axes.text(x, y, f"{number:.0f}", ha="center", va="center", fontsize=6.5, color=colour)
             axes.set_title(name, fontsize=10)
@@ -182,7 +185,7 @@ def dots(spec: Spec, results: Results, figure: Figure) -> None:
     most = max(len(results.where(**{panels: name})) for name in names)
     figure.set_size_inches(2.2 + 3.4 * columns, 0.6 + rows * (0.8 + 0.28 * most))
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
-    for axes in grid.flat[len(names) :]:
+    for axes in grid.flat[len(names) :]:  # the last row may have more places than panels
         axes.set_axis_off()
     for name, axes in zip(names, grid.flat, strict=False):
         cells = results.where(**{panels: name})
@@ -199,6 +202,7 @@ def dots(spec: Spec, results: Results, figure: Figure) -> None:
         axes.set_title(name if panels == "scene" else f"{panels} {name}", fontsize=10)
         axes.set_xlabel(spec.drawing.get("label", metric.replace("_", " ")))
         if spec.drawing.get("log"):
+            # A regret can be 0, which a plain logarithmic axis cannot show.
             right = axes.get_xlim()[1]
             axes.set_xscale("symlog", linthresh=10)
             axes.set_xlim(0, 1.5 * right)

@@ -34,6 +34,7 @@ class Measured:
 
     seeds: one for each of the r replications, in order.
     values: arrays by name: METRICS (r,), curve (r, points), joined (r, points, pools), shares and estimates (r, pools).
+        curve is the regret, and joined the requests that each pool got, both counted from the start.
     """
 
     cell: Cell
@@ -114,6 +115,7 @@ def student(n: int, level: float = 0.95) -> float:
     [12.71, 4.3, 2.77, 2.09]
     """
     z, v = NormalDist().inv_cdf(0.5 + level / 2), n - 1
+    # The expansion below converges slowly for few values.
     if v == 1:
         return math.tan(math.pi * level / 2)
     if v == 2:
@@ -148,6 +150,7 @@ def mark_of(cell: Cell, seeds: Sequence[int], backend: str, rate: float | None =
 @functools.cache
 def _source_of(policy: str) -> str:
     """Return a digest of the file that defines a policy; the file may be outside of this package."""
+    # A decorator may be defined in another file than the policy.
     file = inspect.getsourcefile(inspect.unwrap(registry.factory(policy)))
     return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
 
@@ -156,6 +159,7 @@ def _source_of(policy: str) -> str:
 def sources() -> str:
     """Return a digest of all packages whose code can change a result."""
     digest = hashlib.sha256()
+    # A study adds the file of its own work (`Piece.mark`). Most of `loadgen.experiments` only judges and draws.
     for package in ("dispatcher", "workers", "loadgen.sim"):
         spec = importlib.util.find_spec(package)
         for folder in (spec and spec.submodule_search_locations) or []:

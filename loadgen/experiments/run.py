@@ -26,10 +26,8 @@ from loadgen.sim.sweep import Engine, sweep, units
 
 Backend = Literal["sim", "live"]
 Progress = Callable[[int, int, str], None]  # called with replications done, replications in all, name of the cell
-
-
-Finished = Callable[[int, Sequence[Result]], None]  # called with the index of a cell and all of its results
-Advanced = Callable[[int, int], None]  # called with the index of a cell and the number of new replications
+OnCellFinished = Callable[[int, Sequence[Result]], None]  # called with the index of a cell and all of its results
+OnReplications = Callable[[int, int], None]  # called with the index of a cell and the number of new replications
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,41 +73,47 @@ def run(plan: Plan, progress: Progress) -> Results:
     total, done = len(cells) * len(plan.seeds), (len(cells) - len(missing)) * len(plan.seeds)
     progress(done, total, "")
 
-    def finished(i: int, results: Sequence[Result]) -> None:
+    def on_cell_finished(i: int, results: Sequence[Result]) -> None:
         checkpoint.add(marks[i], Measured.of(cells[i], results).as_json())
 
-    def advanced(i: int, count: int) -> None:
+    def on_replications(i: int, count: int) -> None:
         nonlocal done
         done += count
         progress(done, total, cells[i].name)
 
     if plan.backend == "live":
-        asyncio.run(_run_live(plan, missing, finished, advanced))
+        asyncio.run(_run_live(plan, missing, on_cell_finished, on_replications))
     else:
-        _run_simulated(plan, missing, finished, advanced)
+        _run_simulated(plan, missing, on_cell_finished, on_replications)
+    # New results also come from the checkpoint, so a continued run gives the same numbers as an uninterrupted one.
     return Results([Measured.from_json(cell, checkpoint[mark]) for cell, mark in zip(cells, marks, strict=True)])
 
 
-def _run_simulated(plan: Plan, missing: dict[int, Cell], finished: Finished, advanced: Advanced) -> None:
+def _run_simulated(
+    plan: Plan, missing: dict[int, Cell], on_cell_finished: OnCellFinished, on_replications: OnReplications
+) -> None:
     order = list(missing)
     work = units([(missing[i].scenario, plan.seeds) for i in order], plan.engine)
+    # Units of several cells run at the same time. Only a complete cell goes into the checkpoint.
     open_cells: dict[int, list[Result]] = defaultdict(list)
     for unit, results in sweep(work, plan.jobs, plan.dask):
         i = order[unit.index]
         open_cells[i] += results
         if len(open_cells[i]) == len(plan.seeds):
-            finished(i, open_cells.pop(i))
-        advanced(i, len(results))
+            on_cell_finished(i, open_cells.pop(i))
+        on_replications(i, len(results))
 
 
-async def _run_live(plan: Plan, missing: dict[int, Cell], finished: Finished, advanced: Advanced) -> None:
+async def _run_live(
+    plan: Plan, missing: dict[int, Cell], on_cell_finished: OnCellFinished, on_replications: OnReplications
+) -> None:
     assert plan.size.live is not None, "`cells` has refused a size without a live form"
     for i, cell in missing.items():
         results = []
         for seed in plan.seeds:
             results.append(await replicate(cell.scenario, plan.size.live.rate, seed))
-            advanced(i, 1)
-        finished(i, results)
+            on_replications(i, 1)
+        on_cell_finished(i, results)
 
 
 def write(plan: Plan, results: Results, verdicts: Sequence[Verdict]) -> None:

@@ -21,7 +21,7 @@ from loadgen.sim.replicate import mean_and_se
 
 METRICS = {"mean_response": "mean response, s", "mean_in_system": "mean number in system", "regret": "regret"}
 # The number in system is proportional to the response, so tables and pictures show only one of them.
-SHOWN = {key: METRICS[key] for key in ("mean_response", "regret")}
+TABLE_METRICS = {key: METRICS[key] for key in ("mean_response", "regret")}
 
 
 def axis_of(policies: str, least: int = 2) -> list[dict[str, Any]]:
@@ -112,12 +112,12 @@ def table(results: Results) -> Table:
         title_justify="left",
     )
     table.add_column("policy", no_wrap=True)
-    for label in SHOWN.values():
+    for label in TABLE_METRICS.values():
         table.add_column(label, justify="right")
         table.add_column(f"less that of {name}", justify="right")
     for cell in results.cells:
         texts = []
-        for metric in SHOWN:
+        for metric in TABLE_METRICS:
             texts.append(with_error(*map(float, interval(cell[metric]))))
             texts.append(_text(difference(cell, first, metric)) if cell is not first else "")
         table.add_row(cell.cell.labels["policy"], *texts)
@@ -126,6 +126,7 @@ def table(results: Results) -> Table:
 
 def _text(difference: Difference) -> str:
     mean = with_error(difference.mean, difference.half or 0.0)
+    # `with_error` writes a minus, but no plus.
     return f"{'+' * (difference.mean > 0)}{mean} ({difference.part:+.1%}) {difference.verdict}"
 
 
@@ -155,8 +156,8 @@ def draw(results: Results, path: Path) -> None:
     """
     first, *others = results.cells
     figure = plot.figure((12, 1.6 + 0.45 * len(others)))
-    grid = figure.subplots(1, len(SHOWN), squeeze=False, sharey=True)
-    for (metric, label), axes in zip(SHOWN.items(), grid[0], strict=True):
+    grid = figure.subplots(1, len(TABLE_METRICS), squeeze=False, sharey=True)
+    for (metric, label), axes in zip(TABLE_METRICS.items(), grid[0], strict=True):
         for y, other in enumerate(others):
             gap = difference(other, first, metric)
             axes.plot(gap.values, [y + 0.18] * len(gap.values), ".", color="grey", alpha=0.35, markersize=4)

@@ -27,13 +27,13 @@ FOLDER = resources.files("loadgen.experiments")
 PAPER, BEYOND = "paper", "beyond"
 
 
-class _Table(BaseModel):
-    """A table of the file. An unknown key is an error."""
+class StrictTable(BaseModel):
+    """A table of a TOML file. An unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Live(_Table):
+class Live(StrictTable):
     """The size of a run on real processes. rate: requests a second, to which all rates are scaled."""
 
     arrivals: int = Field(ge=1)
@@ -42,7 +42,7 @@ class Live(_Table):
     only: dict[str, list[str]] = {}
 
 
-class Size(_Table):
+class Size(StrictTable):
     """One size of the experiment.
 
     arrivals, reps: of every cell. warmup: arrivals that the queue averages leave out. only: labels by axis.
@@ -55,7 +55,7 @@ class Size(_Table):
     live: Live | None = None
 
 
-class Claim(_Table):
+class Claim(StrictTable):
     """A statement that the results must support.
 
     says: the statement. check: a function of `claims.py`. given: its arguments.
@@ -70,7 +70,7 @@ class Claim(_Table):
     full_only: bool = False
 
 
-class Spec(_Table):
+class Spec(StrictTable):
     """One experiment. picture: a function of `pictures.py`. drawing: its arguments. points, log: as in `Scenario`."""
 
     title: str
@@ -98,7 +98,7 @@ class Cell:
         return ", ".join(f"{axis} {label}" if axis != "policy" else label for axis, label in self.labels.items())
 
 
-def known() -> list[str]:
+def experiment_names() -> list[str]:
     """Return the names of the experiments that come with the package, the paper's first."""
     return [
         path.name.removesuffix(".toml")
@@ -116,12 +116,12 @@ def load(name: str) -> Spec:
     try:
         if name.endswith(".toml"):
             text, name = Path(name).read_text(encoding="utf-8"), Path(name).stem
-        elif name in known():
+        elif name in experiment_names():
             folder = PAPER if FOLDER.joinpath(PAPER, f"{name}.toml").is_file() else BEYOND
             text = FOLDER.joinpath(folder, f"{name}.toml").read_text(encoding="utf-8")
         else:
             raise ConfigError(
-                f"there is no experiment {name!r}; known: {', '.join(known())}, or a file ending in .toml"
+                f"there is no experiment {name!r}; known: {', '.join(experiment_names())}, or a file ending in .toml"
             )
         return Spec(**(tomllib.loads(text) | {"name": name}))
     except OSError as error:
@@ -129,7 +129,7 @@ def load(name: str) -> Spec:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{name}: {error}") from error
     except ValidationError as error:
-        first = error.errors()[0]
+        first = error.errors()[0]  # an error is one line
         raise ConfigError(f"{name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
@@ -143,18 +143,21 @@ def grid(spec: Spec, size: Size, live: bool = False) -> Iterator[Cell]:
         if size.live is None:
             raise ConfigError(f"{spec.name}: this size has no live form")
         only |= size.live.only
+        # The warm-up is the same share of the arrivals.
         amount = {"arrivals": size.live.arrivals, "warmup": size.warmup * size.live.arrivals // size.arrivals}
     axes = _selected(spec, only)
     for point in itertools.product(*axes.values()):
         labels = {axis: label for axis, (label, _) in zip(axes, point, strict=True)}
         fields = dict(spec.scenario)
         for axis, (_, entry) in zip(axes, point, strict=True):
-            own = dict(entry) if isinstance(entry, dict) else {axis: entry}
-            own.pop("label", None)
-            fields["options"] = fields.get("options", {}) | own.pop("options", {})
-            fields |= own
+            changes = dict(entry) if isinstance(entry, dict) else {axis: entry}
+            changes.pop("label", None)
+            # Each axis may set some options of the policy, so options are merged and not replaced.
+            fields["options"] = fields.get("options", {}) | changes.pop("options", {})
+            fields |= changes
         try:
             scenario = _scenario(fields | amount | {"points": spec.points, "log": spec.log})
+            # Wrong options of the last cell must not be noticed only after hours.
             registry.create(scenario.policy, Random(0), scenario.policy_options)
         except KeyError as error:
             raise ConfigError(f"{spec.name}: cell {labels}: {error} is missing") from error
@@ -199,5 +202,5 @@ def _scenario(fields: dict[str, Any]) -> Scenario:
         raise ConfigError("give lam or rho, not both")
     if rho is not None:
         fields["lam"] = rho * sum(rate * c for rate, c in zip(mu, servers, strict=True))
-    fields.setdefault("guess", mu)
+    fields.setdefault("guess", mu)  # without a guess the rates are known
     return Scenario(**fields)

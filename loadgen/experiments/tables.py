@@ -22,7 +22,8 @@ def with_error(mean: float, half: float) -> str:
     '12.346 ± 0.098'
     """
     if half <= 0:
-        return f"{mean:.5g}"
+        return f"{mean:.5g}"  # a single replication has no interval
+    # Two significant digits of the half width: the exponent of 0.098 is -2, so there are three decimals.
     digits = max(0, 1 - int(f"{half:e}".partition("e")[2]))
     return f"{mean:,.{digits}f} ± {half:,.{digits}f}"
 
@@ -79,5 +80,5 @@ def verdict_lines(verdicts: Sequence[Verdict]) -> Text:
     }
     for verdict in verdicts:
         mark, style = marks[verdict.holds]
-        text.append(mark, style=style).append(f"  {verdict.claim.says}\n           {verdict.saw}\n")
+        text.append(mark, style=style).append(f"  {verdict.claim.says}\n           {verdict.evidence}\n")
     return text

@@ -41,29 +41,13 @@ def report(
     ties: one of `theory.TIES`, for all rules but the optimum.
     Raises ConfigError for a system that cannot be solved.
     """
-    if ties not in theory.TIES:
-        raise ConfigError(f"--ties must be one of {', '.join(theory.TIES)}, not {ties!r}")
     pools = len(curves or mu)
-    if guess and len(guess) != pools:
-        raise ConfigError(f"--guess has {len(guess)} values for {pools} pools; give one a pool")
-    try:
-        import scipy  # noqa: F401
-    except ImportError:
-        raise ConfigError("theory needs scipy: pip install 'lased-dispatcher[theory]'") from None
+    _check(ties, guess, pools)
     try:
         system = theory.System(lam, tuple(mu), tuple(servers), side, tuple(map(parse_curve, curves)))
     except ValueError as error:
         raise ConfigError(f"--curve: {error}") from None
-    rules: dict[str, theory.Routing] = {}
-    if what in ("all", "chain"):
-        rules["sed"] = theory.sed(system, ties=ties)
-        if guess:
-            rules[f"esed {','.join(f'{rate:g}' for rate in guess)}"] = theory.sed(system, guess, ties=ties)
-        rules["jsq"] = theory.jsq(system, ties)
-        if curves:
-            rules["curve"] = theory.curve(system, ties)
-    if what in ("all", "exponent"):
-        rules |= {f"sed e={e:g}": theory.sed(system, exponent=e, ties=ties) for e in EXPONENTS}
+    rules = _rules(system, what, guess, bool(curves), ties)
     solved = {name: _solved(system, name, routing) for name, routing in rules.items()}
     best = theory.optimum(system) if what != "chain" else None
     if best:
@@ -77,6 +61,38 @@ def report(
         "optimum": best and {"mean_in_system": best.mean_in_system, "gap": best.gap, "iterations": best.iterations},
         "rules": [_row(name, steady, best) for name, steady in solved.items()],
     }
+
+
+def _check(ties: str, guess: Sequence[float], pools: int) -> None:
+    if ties not in theory.TIES:
+        raise ConfigError(f"--ties must be one of {', '.join(theory.TIES)}, not {ties!r}")
+    if guess and len(guess) != pools:
+        raise ConfigError(f"--guess has {len(guess)} values for {pools} pools; give one a pool")
+    try:
+        # `theory` imports scipy only where it is needed, which would be in the middle of the work.
+        import scipy  # noqa: F401
+    except ImportError:
+        raise ConfigError("theory needs scipy: pip install 'lased-dispatcher[theory]'") from None
+
+
+def _rules(
+    system: theory.System, what: str, guess: Sequence[float], has_curves: bool, ties: str
+) -> dict[str, theory.Routing]:
+    """Return the rules of a mode under their names.
+
+    has_curves: whether the pools are described by curves. The other arguments are those of `report`.
+    """
+    rules: dict[str, theory.Routing] = {}
+    if what in ("all", "chain"):
+        rules["sed"] = theory.sed(system, ties=ties)
+        if guess:
+            rules[f"esed {','.join(f'{rate:g}' for rate in guess)}"] = theory.sed(system, guess, ties=ties)
+        rules["jsq"] = theory.jsq(system, ties)
+        if has_curves:
+            rules["curve"] = theory.curve(system, ties)
+    if what in ("all", "exponent"):
+        rules |= {f"sed e={e:g}": theory.sed(system, exponent=e, ties=ties) for e in EXPONENTS}
+    return rules
 
 
 def _solved(system: theory.System, name: str, routing: theory.Routing) -> theory.Steady:

@@ -36,7 +36,8 @@ def report(rates: Sequence[float], lam: float | None) -> dict[str, Any]:
         "bound": p if lam is None else None,  # the bound holds for attempts whose instants are chosen, not random
         "ratio": h / p if lam is None else None,
         "least_ratio": WORST_RATIO,
-        "mix": list(equalising(mu)) if max(mu) < 1 else [(rate == 1 and 1 / mu.count(1.0)) or 0.0 for rate in mu],
+        # A pool that is always empty accepts everything, so the others get nothing.
+        "mix": list(equalising(mu)) if max(mu) < 1 else [1 / mu.count(1.0) if rate == 1 else 0.0 for rate in mu],
         "attempts": 1 / h,
     }
 

@@ -36,17 +36,18 @@ def report_finite(capacity: int, rate: float, beta: float, ages: int) -> dict[st
 def report_blocking(capacity: int, rate: float, beta: float, ages: int) -> dict[str, Any]:
     """Return what `theory whittle_blocking --json` prints. The arguments are those of `report_finite`."""
     _check(rate)
+    # An estimate of the table's size: this is the age at which `whittle_index.blocking` stops by default.
     if capacity * ((capacity + 7 * math.sqrt(capacity) + 18) / rate + 2) > MAX_ENTRIES:
         raise ConfigError(f"--rate is too small for this --capacity: the table would have over {MAX_ENTRIES:,} entries")
     computed = whittle_index.blocking(capacity, rate, beta)
-    shown = min(ages, computed.indices.shape[1])
+    columns = min(ages, computed.indices.shape[1])
     return {
         "model": "whittle_blocking",
         "capacity": capacity,
         "rate": rate,
         "beta": beta,
-        "ages": list(range(1, shown + 1)),
-        "index": {str(q): computed.indices[q - 1, :shown].tolist() for q in range(1, capacity + 1)},
+        "ages": list(range(1, columns + 1)),
+        "index": {str(q): computed.indices[q - 1, :columns].tolist() for q in range(1, capacity + 1)},
         "breakpoints": computed.breakpoints.tolist(),
         "indexable": computed.is_indexable,
     }

@@ -14,7 +14,7 @@ from loadgen.attack.driver import Attack
 from loadgen.attack.records import Records
 from loadgen.attack.schedule import choose_targets, schedule
 from loadgen.attack.targets import Request
-from loadgen.experiments.live.backends import LivePoolSpec, live_system
+from loadgen.experiments.live.backends import LivePoolSpec, WorkerOptions, live_system
 
 LAW = "logistic:1=2.1972,/report=-4.3944"  # done in a round with chance 0.9; below /report 0.1
 SHARES = (0.8, 0.2)
@@ -29,7 +29,7 @@ async def measured(order, seed, report):
     records = Records(schedule(Poisson(LOAD * sum(RATES.values()), stream(seed, "arrivals")), SECONDS))
     choose_targets(records, SHARES, stream(seed, "targets"))
     more = ["--discipline", order]
-    async with live_system("lased", pools, seed=seed, report=report, service=LAW, more=more) as system:
+    async with live_system("lased", pools, seed=seed, common=WorkerOptions(LAW, report, arguments=more)) as system:
         request = Request((f"{system.url}/thumb", f"{system.url}/report"))
         await Attack(request, records).run()
         async with aiohttp.ClientSession() as session:

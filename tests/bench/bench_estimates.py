@@ -11,7 +11,7 @@ from loadgen.attack.arrivals import Poisson
 from loadgen.attack.driver import Attack
 from loadgen.attack.records import Records
 from loadgen.attack.schedule import schedule
-from loadgen.experiments.live.backends import LivePoolSpec, live_system
+from loadgen.experiments.live.backends import LivePoolSpec, WorkerOptions, live_system
 
 REQUESTS = 5000
 LOAD = 0.5
@@ -21,7 +21,7 @@ async def error(rate, report, seed, service):
     """Estimate ÷ drawn rate − 1, over all requests of one pool."""
     offsets = schedule(Poisson(LOAD * rate, stream(seed, "arrivals")), 2 * REQUESTS / (LOAD * rate))[:REQUESTS]
     pool = LivePoolSpec("a", rate, rate)
-    async with live_system("lased", (pool,), seed=seed, report=report, service=service) as system:
+    async with live_system("lased", (pool,), seed=seed, common=WorkerOptions(service, report)) as system:
         await Attack(system.url, Records(offsets)).run()
         async with aiohttp.ClientSession() as session:
             state = await system.state(session)

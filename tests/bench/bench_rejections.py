@@ -13,7 +13,7 @@ from loadgen.attack.driver import Attack
 from loadgen.attack.records import Records
 from loadgen.attack.schedule import choose_targets, schedule
 from loadgen.attack.targets import Request
-from loadgen.experiments.live.backends import LivePoolSpec, live_fleet
+from loadgen.experiments.live.backends import LivePoolSpec, WorkerOptions, live_fleet
 
 RATES = {"a": 100.0, "b": 50.0, "c": 25.0}
 LAM, SECONDS, DISPATCHERS = 100.0, 60.0, (1, 4)
@@ -28,10 +28,9 @@ async def taken(policy, options, dispatchers, seed):
     pools = [LivePoolSpec(name, rate, rate) for name, rate in RATES.items()]
     records = Records(schedule(Poisson(LAM, stream(seed, "arrivals")), SECONDS))
     choose_targets(records, (1.0,) * dispatchers, stream(seed, "targets"))
+    common = WorkerOptions(arguments=["--capacity", "1"])
     async with contextlib.AsyncExitStack() as stack:
-        systems = await stack.enter_async_context(
-            live_fleet(policy, pools, dispatchers, seed, options=options, extra=QUIET, more=["--capacity", "1"])
-        )
+        systems = await stack.enter_async_context(live_fleet(policy, pools, dispatchers, seed, common, options, QUIET))
         await Attack(Request(tuple(system.url for system in systems)), records).run()
     statuses = records.status[len(records) // 2 :]
     assert set(statuses.tolist()) <= {200, 503}, "a request failed otherwise: the run does not count"

@@ -26,7 +26,7 @@ from dispatcher.persistence.redis_sync import SharedLearning
 from loadgen.attack.progress import RunProgress
 from loadgen.attack.prometheus import RunMetrics
 from loadgen.attack.records import Records
-from loadgen.experiments.live.backends import LivePoolSpec, live_fleet, started
+from loadgen.experiments.live.backends import LivePoolSpec, WorkerOptions, live_fleet, started
 from tests.proxy.harness import front
 
 FILES = sorted(dashboards.FOLDER.glob("*.json"))
@@ -314,7 +314,7 @@ async def flowing(session, url, traffic):
 async def test_every_query_returns_data_on_a_live_and_healthy_system(tmp_path):
     empty, wrong, generator = [], [], f"127.0.0.1:{free_port()}"
     async with (
-        live_fleet("lased", POOLS, 1, extra=TRIAL, load_report="json") as (system,),
+        live_fleet("lased", POOLS, 1, common=WorkerOptions(load_report="json"), extra=TRIAL) as (system,),
         prometheus(system.admin.removeprefix("http://"), generator, tmp_path) as url,
         aiohttp.ClientSession() as session,
     ):

@@ -152,11 +152,11 @@ def test_a_claim_that_cannot_be_judged_is_open():
     both = results(line=LINE)
     (verdict,) = claims.judge(spec_with(**LINEAR), both)
     assert verdict.holds is None
-    assert "there is no cell" in verdict.saw
+    assert "there is no cell" in verdict.evidence
     (verdict,) = claims.judge(spec_with(**LINEAR), both, live=True)
-    assert verdict.saw == "not judged on a live run, which is too short"
+    assert verdict.evidence == "not judged on a live run, which is too short"
     (verdict,) = claims.judge(spec_with(**LINEAR, full_only=True), both, size="quick")
-    assert verdict.saw.startswith("judged in full size only")
+    assert verdict.evidence.startswith("judged in full size only")
 
 
 @pytest.mark.parametrize(

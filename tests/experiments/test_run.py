@@ -15,8 +15,8 @@ from loadgen.experiments.run import Plan, run, write
 from loadgen.experiments.spec import Cell, load
 from loadgen.sim.model import Scenario
 from loadgen.sim.sweep import Engine
+from tests.commands import run_here
 from tests.experiments.test_spec import FILE
-from tests.loadgen.command import run_command
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_changed_code_is_another_run(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["starvation", "episodes"])
 def test_a_figure_is_reproduced(name, tmp_path, capsys):
-    done = run_command(capsys, "reproduce", name, "--out", tmp_path)
+    done = run_here(capsys, "loadgen", "reproduce", name, "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("shown      ") == 4
     assert "NOT SHOWN" not in done.stdout
@@ -119,12 +119,12 @@ given = {{ where = {{ policy = "sed", rho = "0.3" }}, {limit} = 1.0 }}
 def test_the_command_shows_a_verdict_and_writes_its_files(check, limit, code, text, tmp_path, capsys):
     path = tmp_path / "trial.toml"
     path.write_text(FILE + CLAIM.format(check=check, limit=limit))
-    done = run_command(capsys, "reproduce", path, "--out", tmp_path, "--jobs", "1")
+    done = run_here(capsys, "loadgen", "reproduce", path, "--out", tmp_path, "--jobs", "1")
     assert done.returncode == code, done.stderr
     assert text in done.stdout
     files = {"cells.jsonl", "manifest.json", "rows.csv", "trial.png", "verdicts.json"}
     assert {path.name for path in (tmp_path / "trial-quick-sim").iterdir()} == files
-    again = run_command(capsys, "reproduce", path, "--out", tmp_path, "--jobs", "1", "--json")
+    again = run_here(capsys, "loadgen", "reproduce", path, "--out", tmp_path, "--jobs", "1", "--json")
     assert [verdict["holds"] for verdict in json.loads(again.stdout)["verdicts"]] == [code == 0]
 
 
@@ -166,7 +166,9 @@ def test_a_signal_keeps_what_is_finished(tmp_path, number, policy):
 def test_the_same_experiment_on_real_processes(tmp_path, capsys):
     path = tmp_path / "trial.toml"
     path.write_text(FILE.replace("live = { arrivals = 50, rate = 20.0 }", "live = { arrivals = 60, rate = 60.0 }"))
-    done = run_command(capsys, "reproduce", str(path), "--size", "full", "--backend", "live", "--out", str(tmp_path))
+    done = run_here(
+        capsys, "loadgen", "reproduce", str(path), "--size", "full", "--backend", "live", "--out", str(tmp_path)
+    )
     assert done.returncode == 0, done.stderr
     with (tmp_path / "trial-full-live" / "rows.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -180,7 +182,7 @@ COMPARE = ["compare", "--policies", "sed,jsq", "--lam", "1.2", "--mu", "1,2", "-
 
 def test_compare_simulated(tmp_path, capsys):
     common = [*COMPARE, "--out", str(tmp_path)]
-    simulated = json.loads(run_command(capsys, *common, "--arrivals", "3000", "--reps", "5").stdout)
+    simulated = json.loads(run_here(capsys, "loadgen", *common, "--arrivals", "3000", "--reps", "5").stdout)
     assert simulated["first"] == "sed"
     result = simulated["differences"]["jsq"]["mean_response"]
     assert result["verdict"] == "worse"
@@ -190,7 +192,7 @@ def test_compare_simulated(tmp_path, capsys):
 @pytest.mark.slow
 def test_compare_live(tmp_path, capsys):
     common = [*COMPARE, "--out", str(tmp_path)]
-    done = run_command(capsys, *common, "--backend", "live", "--arrivals", "60", "--reps", "1", "--rate", "60")
+    done = run_here(capsys, "loadgen", *common, "--backend", "live", "--arrivals", "60", "--reps", "1", "--rate", "60")
     assert done.returncode == 0, done.stderr
     live = json.loads(done.stdout)
     (load,) = live["loads"]

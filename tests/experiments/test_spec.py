@@ -4,7 +4,7 @@ import pytest
 
 from dispatcher.errors import ConfigError
 from loadgen.experiments.claims import CHECKS
-from loadgen.experiments.spec import grid, known, load
+from loadgen.experiments.spec import experiment_names, grid, load
 
 FILE = """
 title = "a trial"
@@ -61,7 +61,7 @@ def test_a_size_narrows_the_grid_and_has_a_live_form(file):
         list(grid(spec, spec.sizes["quick"], live=True))
 
 
-@pytest.mark.parametrize("name", known())
+@pytest.mark.parametrize("name", experiment_names())
 def test_every_experiment_that_comes_with_it_is_sound(name):
     spec = load(name)
     assert set(spec.sizes) == {"quick", "full"}

@@ -15,7 +15,7 @@ from dispatcher.errors import ConfigError
 from loadgen.experiments import theory_hamacher
 from loadgen.experiments.studies import partial, runner
 from loadgen.experiments.studies.runner import Piece, verdict
-from tests.loadgen.command import run_command
+from tests.commands import run_here
 
 
 def square(n):
@@ -68,7 +68,7 @@ def test_pieces_are_kept_in_their_order_and_not_run_again(tmp_path):
 @pytest.mark.slow
 def test_whittle_on_the_command_line(tmp_path, capsys):
     command = ["reproduce", "whittle_blocking", "--out", tmp_path, "--json", "--jobs", "2"]
-    done = run_command(capsys, *command)
+    done = run_here(capsys, "loadgen", *command)
     assert done.returncode == 0, done.stderr
     assert all(verdict["holds"] for verdict in json.loads(done.stdout)["verdicts"])
     folder = tmp_path / "whittle_blocking-quick"
@@ -77,7 +77,7 @@ def test_whittle_on_the_command_line(tmp_path, capsys):
 
 
 def test_a_study_has_no_live_form(capsys):
-    done = run_command(capsys, "reproduce", "whittle_blocking", "--backend", "live")
+    done = run_here(capsys, "loadgen", "reproduce", "whittle_blocking", "--backend", "live")
     assert done.returncode == 2
     assert done.stderr == "error: whittle_blocking is simulated only\n"
 
@@ -113,7 +113,7 @@ def test_a_signal_keeps_the_pieces_that_are_finished_and_waits_for_no_other(numb
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hamacher", "stability", "multiqueue", "drift"])
 def test_buffers_on_the_command_line(name, tmp_path, capsys):
-    done = run_command(capsys, "reproduce", name, "--out", tmp_path, "--json", "--jobs", "2")
+    done = run_here(capsys, "loadgen", "reproduce", name, "--out", tmp_path, "--json", "--jobs", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert not any(verdict["holds"] is False for verdict in json.loads(done.stdout)["verdicts"])
     assert (tmp_path / f"{name}-quick" / f"{name}.png").stat().st_size > 10_000
@@ -131,7 +131,7 @@ def test_a_study_of_buffers_comes_to_tables_rows_verdicts_and_a_picture(name, tm
 
 
 def test_the_sum_of_hamacher_on_the_command_line(capsys):
-    done = run_command(capsys, "theory", "hamacher", "--rates", ".5,.5", "--json")
+    done = run_here(capsys, "loadgen", "theory", "hamacher", "--rates", ".5,.5", "--json")
     found = json.loads(done.stdout)
     assert found["hamacher"] == pytest.approx(2 / 3)
     assert (found["bound"], found["ratio"]) == pytest.approx((0.75, 8 / 9))
@@ -155,24 +155,29 @@ def test_rates_that_are_none_are_refused(rates, lam):
 @pytest.mark.parametrize("what", ["whittle_finite", "whittle_blocking"])
 def test_index_tables_on_the_command_line(what, capsys):
     options = ["--capacity", "5", "--rate", "1", "--beta", "0.9", "--ages", "3", "--json"]
-    done = run_command(capsys, "theory", what, *options)
+    done = run_here(capsys, "loadgen", "theory", what, *options)
     found = json.loads(done.stdout)
     if what == "whittle_finite":
         assert found["index"] == pytest.approx([0.118930240, 0.459258692, 1.098771837], abs=1e-8)
     else:
         assert found["indexable"]
         assert found["index"]["1"][:2] == pytest.approx([1.20961506, 2.81001514], abs=1e-7)
-    assert "K = 5, μ = 1 a slot" in run_command(capsys, "theory", what, "--capacity", "5").stdout
-    assert "--rate must be positive" in run_command(capsys, "theory", what, "--rate", "0").stderr
+    assert "K = 5, μ = 1 a slot" in run_here(capsys, "loadgen", "theory", what, "--capacity", "5").stdout
+    assert "--rate must be positive" in run_here(capsys, "loadgen", "theory", what, "--rate", "0").stderr
 
 
 def test_the_mode_of_theory_may_stand_behind_the_options_or_be_missing(capsys):
     system = ["--lam", "3.6", "--mu", "1,5", "--json"]
-    reports = {mode: json.loads(run_command(capsys, "theory", *system, mode).stdout) for mode in ("chain", "optimum")}
+    reports = {
+        mode: json.loads(run_here(capsys, "loadgen", "theory", *system, mode).stdout) for mode in ("chain", "optimum")
+    }
     assert [row["rule"] for row in reports["chain"]["rules"]] == ["sed", "jsq"]
     assert [row["rule"] for row in reports["optimum"]["rules"]] == ["optimum"]
-    assert run_command(capsys, "theory", *system).stdout == run_command(capsys, "theory", "all", *system).stdout
-    unknown = run_command(capsys, "theory", "maximum", *system)
+    assert (
+        run_here(capsys, "loadgen", "theory", *system).stdout
+        == run_here(capsys, "loadgen", "theory", "all", *system).stdout
+    )
+    unknown = run_here(capsys, "loadgen", "theory", "maximum", *system)
     assert (unknown.returncode, unknown.stderr[:50]) == (2, "error: WHAT must be one of all, chain, exponent, o")
 
 

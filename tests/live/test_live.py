@@ -19,7 +19,7 @@ from loadgen.attack.driver import Attack
 from loadgen.attack.records import Records
 from loadgen.attack.schedule import schedule
 from loadgen.experiments.live.backends import BackendError, LivePoolSpec, live_system, started
-from tests.loadgen.command import run_command
+from tests.commands import run_here
 
 POOLS = (LivePoolSpec("small", 100.0, 100.0), LivePoolSpec("large", 200.0, 2.0))
 FAST_EJECTION = "health = { passive_failures = 3, ejection = 0.5 }"
@@ -31,6 +31,7 @@ def poisson(lam, seconds, seed=1):
     return schedule(Poisson(lam, stream(seed, "arrivals")), seconds)
 
 
+@pytest.mark.slow  # the demo shows the same in less time
 async def test_lased_learns_over_real_http_and_the_rows_tell():
     offsets = poisson(100.0, 3.0)
     async with live_system("lased", POOLS) as system, aiohttp.ClientSession() as session:
@@ -171,7 +172,7 @@ def demo(tmp_path, *arguments):
 
 @pytest.mark.parametrize("seconds", [1, pytest.param(7, marks=SLOW)])
 def test_the_demo_shows_lased_escape_and_greedy_not(tmp_path, capsys, seconds):
-    done = run_command(capsys, "demo", "--out", tmp_path, "--json", "--duration", seconds)
+    done = run_here(capsys, "loadgen", "demo", "--out", tmp_path, "--json", "--duration", seconds)
     assert done.returncode == 0, done.stderr
     policies = json.loads(done.stdout)["policies"]
     promised = {"requests", "regret", "regret_second_half", "rate_ratio_estimate", "observations", "mean_response"}

@@ -11,7 +11,7 @@ from loadgen.attack.driver import Attack
 from loadgen.attack.records import Records
 from loadgen.attack.schedule import choose_targets, schedule
 from loadgen.attack.targets import Request
-from loadgen.experiments.live.backends import LivePoolSpec, live_system
+from loadgen.experiments.live.backends import LivePoolSpec, WorkerOptions, live_system
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,8 @@ async def test_rejections_of_full_pools_are_learned_from_and_resent():
     extra = 'retry = { on = ["503"], budget = 1.0 }'
     shares = {}
     for resent in (False, True):
-        async with live_system("exp3_ix", pools, more=["--capacity", "1"], extra=extra if resent else "") as system:
+        common = WorkerOptions(arguments=["--capacity", "1"])
+        async with live_system("exp3_ix", pools, common=common, extra=extra if resent else "") as system:
             records = plan(60.0, 8.0)
             await Attack(system.url, records).run()
             assert set(records.status.tolist()) <= {200, 503}
@@ -42,7 +43,8 @@ async def test_pools_that_learn_their_order_let_quick_jobs_pass():
     pools = [LivePoolSpec("a", 60.0, 60.0, rounds=173.0), LivePoolSpec("b", 60.0, 60.0, rounds=173.0)]
     means = {}
     for order in ("fcfs", "esept"):
-        async with live_system("lased", pools, service=law, more=["--discipline", order]) as system:
+        common = WorkerOptions(law, arguments=["--discipline", order])
+        async with live_system("lased", pools, common=common) as system:
             records = plan(96.0, 12.0)
             choose_targets(records, (0.8, 0.2), stream(1, "targets"))
             await Attack(Request((f"{system.url}/thumb", f"{system.url}/report")), records).run()

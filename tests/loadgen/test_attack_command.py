@@ -18,7 +18,7 @@ import pytest
 from aiohttp import web
 
 from loadgen.attack.summary import Summary
-from tests.loadgen.command import run_command
+from tests.commands import run_here
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def command(*arguments):
 
 @pytest.fixture
 def attack(capsys):
-    return lambda *arguments: run_command(capsys, "attack", *arguments)
+    return lambda *arguments: run_here(capsys, "loadgen", "attack", *arguments)
 
 
 @pytest.mark.slow

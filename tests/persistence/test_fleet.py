@@ -13,7 +13,7 @@ from loadgen.attack.driver import Attack
 from loadgen.attack.records import Records
 from loadgen.attack.schedule import choose_targets, schedule
 from loadgen.attack.targets import Request
-from loadgen.experiments.live.backends import LivePoolSpec, live_fleet
+from loadgen.experiments.live.backends import LivePoolSpec, WorkerOptions, live_fleet
 from tests.persistence.redis_server import Redis
 
 POOLS = (LivePoolSpec("a", 200.0, 50.0), LivePoolSpec("b", 400.0, 50.0))
@@ -99,7 +99,7 @@ async def test_on_reports_three_dispatchers_are_nearly_one(tmp_path):
     for name, policy, n, options in (("one", "sed", 1, {}), ("own", "sed", 3, {}),
                                      ("partial", "partial_sed", 3, {"replicas": 3})):  # fmt: skip
         pools = (LivePoolSpec("a", 40.0, 100.0), LivePoolSpec("b", 200.0, 100.0))
-        async with live_fleet(policy, pools, n, options=options, load_report="json") as fleet:
+        async with live_fleet(policy, pools, n, common=WorkerOptions(load_report="json"), options=options) as fleet:
             records, request = spread(144.0, 15.0, fleet)
             await Attack(request, records).run()
             assert records.completed.all()

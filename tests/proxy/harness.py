@@ -511,7 +511,7 @@ def queue(f):
 
 
 def pool_connections(f, pool="p0"):
-    return f.service.pool_connections[pool]
+    return f.service.connection_pools[pool]
 
 
 def client_connections(f):
@@ -526,7 +526,7 @@ def handshakes(f):
 
 def busy_connections(f):
     """How many connections to pools are neither idle nor closed."""
-    return sum(pool.connections - pool.idle_connections for pool in f.service.pool_connections.values())
+    return sum(pool.connections - pool.idle_connections for pool in f.service.connection_pools.values())
 
 
 def write_buffer_bytes(f, pool="p0"):

@@ -64,7 +64,7 @@ async def test_unix_sockets_on_both_sides(tmp_path):
             await wire.send(get())
             assert (await wire.message())[1] == b"ok"
         assert b"\r\nX-Forwarded-For: unknown\r\n" in seen[0]
-        assert f.service.pool_connections["local"].connections == 1, "kept alive"
+        assert f.service.connection_pools["local"].connections == 1, "kept alive"
         with pytest.raises(StartError, match=r"front\.sock is in use"):
             listen_on("listen", Address(path=path), 1)
         wire.close()

@@ -268,7 +268,7 @@ async def test_a_probe_of_a_silent_or_absent_pool_fails_in_time():
 
     async with front(silent, None) as f:
         assert await check(pool_connections(f), "/", 0.05) is False
-        assert await check(f.service.pool_connections["p1"], "/", 1.0) is False
+        assert await check(f.service.connection_pools["p1"], "/", 1.0) is False
         await eventually(lambda: not pool_connections(f).connections)
 
 
@@ -383,7 +383,7 @@ async def test_too_many_open_files_is_no_failure_of_a_pool(monkeypatch):
         async def exhausted(*_, **__):
             raise OSError(errno.EMFILE, "Too many open files")
 
-        for pool in f.service.pool_connections.values():
+        for pool in f.service.connection_pools.values():
             monkeypatch.setattr(pool, "_connect", exhausted)
         for _ in range(4):
             assert status(await f.ask(get())) == 503

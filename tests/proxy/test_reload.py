@@ -68,7 +68,7 @@ async def test_another_address_and_other_numbers_for_a_pool_of_the_same_name():
 
 async def test_a_pool_that_was_taken_out_is_tried_again_at_once():
     async with front(answer_ok, None, policy="round_robin", health={"passive_failures": 1}) as f:
-        f.pools[1].port = f.service.pool_connections["p1"].target.address.port
+        f.pools[1].port = f.service.connection_pools["p1"].target.address.port
         for _ in range(4):
             assert status(await f.ask(get())) == 200
         await eventually(lambda: not f.service.health.is_up("p1"))
@@ -106,7 +106,7 @@ async def test_a_pool_with_unusable_authorities_changes_nothing(tmp_path):
             f.service.take_over(Config.model_validate(data))
         assert f.service.config is before
         assert f.service.router.policy is policy
-        assert f.service.pool_connections == {"p0": upstream}
+        assert f.service.connection_pools == {"p0": upstream}
         assert f.service.settings.limits == before.limits
         assert status(await f.ask(get())) == 200
 

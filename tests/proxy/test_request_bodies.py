@@ -10,7 +10,7 @@ from tests.proxy.harness import OK, Recorder, eventually, front, get, status
 
 
 def test_everything_that_has_arrived_goes_on_at_once():
-    body = RequestBody(is_chunked=False, max_bytes=0, max_replay_bytes=0)
+    body = RequestBody(is_chunked=False, max_bytes=0, max_replay_bytes=None)
     body.add(b"one ")
     body.add(b"two")
     assert body.unsent_bytes == 7
@@ -20,7 +20,7 @@ def test_everything_that_has_arrived_goes_on_at_once():
 
 
 def test_small_pieces_of_a_chunked_body_become_one_chunk():
-    body = RequestBody(is_chunked=True, max_bytes=0, max_replay_bytes=0)
+    body = RequestBody(is_chunked=True, max_bytes=0, max_replay_bytes=None)
     for _ in range(20):
         body.add(b"x")
     assert body.take(is_complete=False) == b"14\r\n" + b"x" * 20 + b"\r\n"
@@ -48,11 +48,11 @@ def test_a_body_over_the_buffer_cannot_be_sent_again(size, possible):
 
 
 def test_a_request_that_must_not_be_repeated_keeps_nothing():
-    assert not RequestBody(is_chunked=False, max_bytes=0, max_replay_bytes=0).can_be_replayed
+    assert not RequestBody(is_chunked=False, max_bytes=0, max_replay_bytes=None).can_be_replayed
 
 
 def test_a_body_over_its_limit_is_refused():
-    body = RequestBody(is_chunked=True, max_bytes=10, max_replay_bytes=0)
+    body = RequestBody(is_chunked=True, max_bytes=10, max_replay_bytes=None)
     body.add(b"x" * 10)
     with pytest.raises(BadRequest, match="over 10 bytes") as refused:
         body.add(b"x")

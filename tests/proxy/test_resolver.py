@@ -176,6 +176,6 @@ async def test_an_address_that_is_dead_is_passed_over(resolver):
 
 async def test_an_invalid_host_name_is_a_502():
     async with front() as f:
-        f.service.pool_connections["p0"] = ConnectionPool("p0", Target(Address("a..b", 80)), LiveSettings())
+        f.service.connection_pools["p0"] = ConnectionPool("p0", Target(Address("a..b", 80)), LiveSettings())
         assert status(await f.ask(get())) == 502
         assert f.metric("lased_internal_errors_total") == 0

@@ -53,6 +53,7 @@ def test_an_engine_that_cannot_is_refused():
         units([(EWMA, [1])], Engine.COMPILED)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of distributed and tornado, at their own ends
 def test_on_a_dask_cluster_of_two_processes():
     distributed = pytest.importorskip("distributed")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 START_SECONDS = 20.0
 STOP_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
-_numbers = itertools.count(1)
+_log_numbers = itertools.count(1)  # two children of one name must not write into one log
 
 
 class BackendError(Exception):
@@ -37,7 +37,7 @@ def _prepare_child() -> Callable[[], None] | None:
     """Return a function for the child to call, which makes the kernel terminate it when its parent dies."""
     if sys.platform != "linux":
         return None
-    libc = ctypes.CDLL(None)
+    libc = ctypes.CDLL(None)  # loaded before the fork: the child may do as little as possible before its exec
     return lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -88,7 +88,7 @@ async def running(
     name: str, command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[Child]:
     """Run a command inside the block. folder: of the log. environment: variables to add."""
-    log = folder / f"{name}-{next(_numbers)}.log"
+    log = folder / f"{name}-{next(_log_numbers)}.log"
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -103,7 +103,7 @@ async def running(
     try:
         yield child
     finally:
-        await asyncio.shield(child.stop())
+        await asyncio.shield(child.stop())  # a second Ctrl-C must not leave the child behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +119,23 @@ class LivePoolSpec:
     guess: float
     servers: int = 1
     rounds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """What all worker pools of an experiment have in common.
+
+    service: law of the service times. report: whether responses carry their service time.
+    load_report: the format of the load report. arguments: further arguments of the command.
+    """
+
+    service: str = "exp"
+    report: bool = True
+    load_report: str = "none"
+    arguments: Sequence[str] = ()
+
+
+USUAL_WORKERS = WorkerOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,20 +161,13 @@ class LiveSystem:
 
 @contextlib.asynccontextmanager
 async def live_pools(
-    pools: Sequence[LivePoolSpec],
-    folder: Path,
-    seed: int = 1,
-    report: bool = True,
-    service: str = "exp",
-    load_report: str = "none",
-    more: Sequence[str] = (),
+    pools: Sequence[LivePoolSpec], folder: Path, seed: int = 1, common: WorkerOptions = USUAL_WORKERS
 ) -> AsyncIterator[tuple[dict[str, Child], dict[str, str]]]:
     """Run worker pools inside the block; yields their processes and addresses by name.
 
     Pool i draws its services from the stream `work/i` of the seed, so two systems with one seed have equal services.
 
-    folder: of the logs. report: whether responses carry their service time. service: law of the service times.
-    load_report: the format of the load report. more: further arguments of the command.
+    folder: of the logs. common: options of all pools.
     """
     async with contextlib.AsyncExitStack() as stack:
         workers, addresses = {}, {}
@@ -166,18 +176,19 @@ async def live_pools(
                 "--listen": "127.0.0.1:0",
                 "--rate": str(pool.rounds or pool.rate),
                 "--servers": str(pool.servers),
-                "--service": service,
+                "--service": common.service,
                 "--seed": str(seed),
                 "--stream": f"work/{i}",
                 "--name": pool.name,
-                "--load-report": load_report,
+                "--load-report": common.load_report,
             }
             arguments = [
                 *itertools.chain.from_iterable(options.items()),
-                "--report" if report else "--no-report",
-                *more,
+                "--report" if common.report else "--no-report",
+                *common.arguments,
             ]
             workers[pool.name] = await stack.enter_async_context(started("workers", arguments, folder))
+        # All pools are started before the first address is awaited, so they start at the same time.
         for pool in pools:
             addresses[pool.name] = await workers[pool.name].line("listening on")
         yield workers, addresses
@@ -188,14 +199,12 @@ async def live_system(
     policy: str,
     pools: Sequence[LivePoolSpec],
     seed: int = 1,
-    report: bool = True,
-    service: str = "exp",
+    common: WorkerOptions = USUAL_WORKERS,
     options: dict[str, Any] | None = None,
     extra: str = "",
-    more: Sequence[str] = (),
 ) -> AsyncIterator[LiveSystem]:
     """Run worker pools and one dispatcher inside the block. The arguments are those of `live_fleet`."""
-    async with live_fleet(policy, pools, 1, seed, report, service, options, extra, more=more) as (system,):
+    async with live_fleet(policy, pools, 1, seed, common, options, extra) as (system,):
         yield system
 
 
@@ -205,23 +214,18 @@ async def live_fleet(
     pools: Sequence[LivePoolSpec],
     dispatchers: int,
     seed: int = 1,
-    report: bool = True,
-    service: str = "exp",
+    common: WorkerOptions = USUAL_WORKERS,
     options: dict[str, Any] | None = None,
     extra: str = "",
-    load_report: str = "none",
-    more: Sequence[str] = (),
 ) -> AsyncIterator[list[LiveSystem]]:
     """Run worker pools and several dispatchers in front of them inside the block.
 
-    options: of the policy. extra: top-level keys for the dispatchers' configuration, TOML.
-    The other arguments are those of `live_pools`.
+    common: options of all pools. options: of the policy.
+    extra: top-level keys for the dispatchers' configuration, TOML.
     """
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="lased-")))
-        workers, addresses = await stack.enter_async_context(
-            live_pools(pools, folder, seed, report, service, load_report, more)
-        )
+        workers, addresses = await stack.enter_async_context(live_pools(pools, folder, seed, common))
         systems = []
         for k in range(dispatchers):
             rows, file = folder / f"rows-{k}.jsonl", folder / f"dispatcher-{k}.toml"
@@ -243,6 +247,7 @@ def _configuration(
     extra: str,
 ) -> str:
     """Return the dispatcher's configuration file, TOML."""
+    # The strings, numbers, booleans and lists of JSON are also valid in TOML.
     lines = [
         'listen = "127.0.0.1:0"',
         'admin = "127.0.0.1:0"',

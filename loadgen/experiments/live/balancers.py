@@ -24,6 +24,8 @@ from loadgen.experiments.live.backends import START_SECONDS, BackendError, Child
 
 Addresses = Sequence[str]  # HOST:PORT of each pool
 
+# The usual paths of nginx belong to root, so all files are in the run's folder. nginx neither resends a request nor
+# takes a pool out after errors, so each request goes to the pool that the rule has chosen.
 _NGINX = """daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log {folder}/nginx.err;
 events {{ worker_connections 8000; }}
 http {{ access_log off; keepalive_requests 10000000; client_max_body_size 0;
@@ -50,6 +52,7 @@ backend pools
     balance {rule}
 {servers}
 """
+# Without circuit breakers of our own, Envoy refuses more than 1,024 connections or requests at a time.
 _ENVOY = """static_resources:
   listeners:
   - address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}
@@ -222,7 +225,7 @@ async def balancer_system(balancer: Balancer, rule: str, pools: Addresses, folde
     program = balancer.program()
     if program is None:
         raise BackendError(f"{balancer.name} is not installed: {balancer.install}")
-    port = free_port()
+    port = free_port()  # the configuration needs a number before the program runs
     file = folder / f"{balancer.name}.{balancer.suffix}"
     file.write_text(balancer.configuration(folder, port, pools, rule))
     arguments = [argument.format(folder=folder, file=file, port=port) for argument in balancer.arguments]

@@ -1,9 +1,9 @@
 """Compares policies and other load balancers on real processes, with the same traffic and the same work.
 
 Round j of every system has the schedule and the service draws of seed SEED + j, so the systems are paired by round.
-Within a round they run one after the other, in another order in each round, so a machine that becomes slower affects
-all of them equally. Each run starts new pools and a new dispatcher that has not learned anything. Finished runs are
-kept in `turns.jsonl`, and the same command continues from there.
+Within a round they run one after the other. The order changes from round to round, so a machine that becomes slower
+affects all of them equally. Each run starts new pools and a new dispatcher that has not learned anything. Finished runs
+are kept in `turns.jsonl`, and the same command continues from there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from loadgen.attack.schedule import choose_targets, first_arrivals
 from loadgen.attack.targets import Request
 from loadgen.attack.worker_process import sending_processes, write_job
 from loadgen.experiments.checkpoint import Checkpoint
-from loadgen.experiments.live.backends import BackendError, Child, LivePoolSpec, live_fleet, live_pools
+from loadgen.experiments.live.backends import BackendError, Child, LivePoolSpec, WorkerOptions, live_fleet, live_pools
 from loadgen.experiments.live.balancers import balancer_system, parse
 from loadgen.experiments.results import Floats, sources
 from loadgen.experiments.sim_comparison import axis_of
@@ -75,8 +75,8 @@ def policies(text: str, least: int, dispatchers: int = 1) -> tuple[System, ...]:
         # Some policies must know how many dispatchers share the pools.
         takes_replicas = "replicas" in registry.options_of(registry.factory(policy))
         for n in (1, dispatchers):
-            own = ({"replicas": n} if takes_replicas else {}) | options
-            systems.append(System(f"{label} × {n}", policy, own, dispatchers=n))
+            with_replicas = ({"replicas": n} if takes_replicas else {}) | options
+            systems.append(System(f"{label} × {n}", policy, with_replicas, dispatchers=n))
     return tuple(systems)
 
 
@@ -121,10 +121,12 @@ class Comparison:
         for j in range(self.rounds):
             for lam in self.lams:
                 for k in range(len(self.systems)):
+                    # Each round begins with the next system.
                     yield j, lam, self.systems[(k + j) % len(self.systems)]
 
     def mark(self, j: int, lam: float, system: System) -> str:
         """Return a digest of a run, which is equal for equal work by equal code."""
+        # Only the run's own system, rate and round count, so finished runs are valid in a larger comparison, too.
         work = asdict(self) | {"systems": asdict(system), "lams": lam, "rounds": j, "code": sources()}
         return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -197,7 +199,7 @@ class _Running:
 async def _balancer(comparison: Comparison, system: System, folder: Path, seed: int) -> AsyncIterator[_Running]:
     balancer, rule = parse(system.balancer)
     async with (
-        live_pools(comparison.pools, folder, seed, True, comparison.service) as (_, addresses),
+        live_pools(comparison.pools, folder, seed, WorkerOptions(comparison.service)) as (_, addresses),
         balancer_system(balancer, rule, list(addresses.values()), folder) as url,
     ):
         yield _Running((url,))
@@ -205,15 +207,8 @@ async def _balancer(comparison: Comparison, system: System, folder: Path, seed: 
 
 @contextlib.asynccontextmanager
 async def _dispatchers(comparison: Comparison, system: System, folder: Path, seed: int) -> AsyncIterator[_Running]:
-    async with live_fleet(
-        system.policy,
-        comparison.pools,
-        system.dispatchers,
-        seed,
-        service=comparison.service,
-        options=system.options,
-        load_report=comparison.load_report,
-    ) as fleet:
+    common = WorkerOptions(comparison.service, load_report=comparison.load_report)
+    async with live_fleet(system.policy, comparison.pools, system.dispatchers, seed, common, system.options) as fleet:
         if len(fleet) == 1:
             yield _Running((fleet[0].url,), fleet[0].dispatcher, fleet[0].rows)
         else:

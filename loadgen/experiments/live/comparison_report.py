@@ -19,7 +19,7 @@ from loadgen.plot import PlotError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SHOWN = {"mean_response": "mean", "p99_response": "p99"}
+TABLE_METRICS = {"mean_response": "mean", "p99_response": "p99"}
 
 
 def table(comparison: Comparison, results: Sequence[SystemResult], lam: float) -> Table:
@@ -36,7 +36,7 @@ def table(comparison: Comparison, results: Sequence[SystemResult], lam: float) -
     )
     table = Table(title=title, title_justify="left")
     table.add_column("system", no_wrap=True)
-    for label in SHOWN.values():
+    for label in TABLE_METRICS.values():
         table.add_column(f"{label}, ms", justify="right")
         table.add_column(f"to {first.system.label}", justify="right")
     table.add_column("to the fast", justify="right")
@@ -44,7 +44,7 @@ def table(comparison: Comparison, results: Sequence[SystemResult], lam: float) -
     fastest = int(np.argmax([pool.rate for pool in comparison.pools]))
     for result in systems:
         cells = []
-        for metric in SHOWN:
+        for metric in TABLE_METRICS:
             mean, half = (float(value) * 1e3 for value in interval(result[metric]))
             cells += [f"{mean:.2f} ± {half:.2f}", "" if result is first else percent(result, first, metric)]
         regret = result["regret"].mean()
@@ -78,11 +78,11 @@ def _load(comparison: Comparison, results: Sequence[SystemResult], lam: float) -
     systems, differences = {}, {}
     for result in results:
         label = result.system.label
-        known = [metric for metric in METRICS if not np.isnan(result[metric]).any()]
+        measured = [metric for metric in METRICS if not np.isnan(result[metric]).any()]
         shares = result["shares"].mean(axis=0).tolist()
-        systems[label] = {metric: _mean(result, metric) for metric in known} | {"shares": shares}
+        systems[label] = {metric: _mean(result, metric) for metric in measured} | {"shares": shares}
         if result is not first:
-            both = [metric for metric in known if not np.isnan(first[metric]).any()]
+            both = [metric for metric in measured if not np.isnan(first[metric]).any()]
             differences[label] = {metric: difference(result, first, metric).as_json() for metric in both}
     return {"load": lam / comparison.capacity, "lam": lam, "systems": systems, "differences": differences}
 
@@ -114,10 +114,10 @@ def draw(comparison: Comparison, results: Sequence[SystemResult], path: Path) ->
     if not n:
         raise PlotError("there is only one system")
     figure = plot.figure((11, len(comparison.lams) * (0.9 + 0.32 * n) + 0.4))
-    grid = figure.subplots(len(comparison.lams), len(SHOWN), squeeze=False, sharey="row", sharex="col")
+    grid = figure.subplots(len(comparison.lams), len(TABLE_METRICS), squeeze=False, sharey="row", sharex="col")
     for row, lam in zip(grid, comparison.lams, strict=True):
         reference, *others = at_rate(results, lam)
-        for (metric, label), axes in zip(SHOWN.items(), row, strict=True):
+        for (metric, label), axes in zip(TABLE_METRICS.items(), row, strict=True):
             for y, other in enumerate(others):
                 _ratio(axes, y, other[metric] / reference[metric], plot.COLOURS[1 if other.system.balancer else 0])
             axes.axvline(1.0, color="black", linewidth=0.9)
@@ -134,6 +134,7 @@ def draw(comparison: Comparison, results: Sequence[SystemResult], path: Path) ->
 
 
 def _ratio(axes: Axes, y: int, ratios: Floats, colour: str) -> None:
+    # The mean of logarithms treats a ratio and its inverse alike.
     mean, half = (float(value) for value in interval(np.log(ratios)))
     middle, low, high = (float(np.exp(value)) for value in (mean, mean - half, mean + half))
     axes.plot(ratios, [y + 0.2] * len(ratios), ".", color="grey", alpha=0.4, markersize=4)

@@ -166,7 +166,7 @@ async def run_policy(scene: Scene, policy: str, on_sample: OnSample, stop: async
         for error in results:
             if isinstance(error, Exception):
                 raise BackendError(f"the dispatcher's state is not available any more: {error}") from error
-        await take_sample()
+        await take_sample()  # the final state, after the last response
         await system.dispatcher.stop()  # the dispatcher writes its last rows when it stops
         run.rows = [json.loads(line) for line in system.rows.read_text().splitlines()]
     return run

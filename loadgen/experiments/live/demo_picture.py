@@ -33,6 +33,7 @@ def draw(scene: Scene, runs: Sequence[PolicyRun], path: Path) -> None:
         for i, (pool, colour) in enumerate(zip(scene.pools, plot.COLOURS[2:], strict=False)):
             states = [sample.state["pools"][i] for sample in run.samples]
             axis.plot(at, [state["estimate"] for state in states], color=colour, label=f"{pool.name}, estimate")
+            # Without observations the interval has no upper end, and NaN leaves that part of the band out.
             low, high = zip(*((s["interval"][0], s["interval"][1] or np.nan) for s in states), strict=True)
             axis.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
             axis.axhline(pool.rate, color=colour, linestyle="--", linewidth=1, label=f"{pool.name}, true rate")

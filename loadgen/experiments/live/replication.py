@@ -18,7 +18,7 @@ from loadgen.attack.arrivals import parse
 from loadgen.attack.driver import Attack
 from loadgen.attack.records import Records
 from loadgen.attack.schedule import first_arrivals
-from loadgen.experiments.live.backends import BackendError, LivePoolSpec, live_system
+from loadgen.experiments.live.backends import BackendError, LivePoolSpec, WorkerOptions, live_system
 from loadgen.sim.model import Result, Scenario
 
 
@@ -39,7 +39,7 @@ async def replicate(scenario: Scenario, rate: float, seed: int) -> Result:
     ]
     offsets = first_arrivals(parse(scenario.process, scenario.lam, stream(seed, "arrivals")), scenario.arrivals) / scale
     options = scenario.policy_options
-    async with live_system(scenario.policy, pools, seed, service=scenario.service, options=options) as system:
+    async with live_system(scenario.policy, pools, seed, WorkerOptions(scenario.service), options) as system:
         attack = Attack(system.url, Records(offsets))
         await attack.run()
         await system.dispatcher.stop()  # the dispatcher writes its last rows when it stops
@@ -56,10 +56,10 @@ async def replicate(scenario: Scenario, rate: float, seed: int) -> Result:
         regret_curve=tuple(int(wrong[mark - 1]) for mark in marks),
         joined_curve=tuple(tuple(sum(row["pool"] == name for row in rows[:mark]) for name in names) for mark in marks),
         by_cause={cause: sum(row["cause"] == cause for row in rows) for cause in Cause},
-        mean_in_system=response * rate,
+        mean_in_system=response * rate,  # by Little's law
         mean_response=response * scale,
         shares=tuple(sum(row["pool"] == name for row in rows) / len(rows) for name in names),
-        estimates=tuple(float(rate) / scale for rate in rows[-1]["rates"]),
+        estimates=tuple(float(estimate) / scale for estimate in rows[-1]["rates"]),
         episodes=rows[-1]["episode"],
         explored_episodes=len(explored),
     )

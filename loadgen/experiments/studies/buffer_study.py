@@ -24,8 +24,8 @@ INSTANCES = {  # by pool, the probability that a full buffer empties in a slot
     "I": (0.8, 0.7) + (0.05,) * 4,
     "J": (0.05, 0.03),
 }
-ANYTIME = "exp3_ix/window=0/floor=0"
-SMOOTH = "exp3_ix/smooth=true"
+ANYTIME = "exp3_ix/window=0/floor=0"  # its learning rate falls for ever, so its regret per attempt tends to 0
+SMOOTH = "exp3_ix/smooth=true"  # takes turns in the same proportions instead of drawing
 NO_REGRET = (ANYTIME, "tsallis_inf")
 GROWTH_THRESHOLD = 0.003  # requests a slot; a backlog with a larger slope counts as growing
 Case = tuple[str, str, BufferScenario]  # name of the case, policy, what is simulated
@@ -43,7 +43,7 @@ def measure(
     sends = sum(run.sent[windows // 2 :])
     return {
         "acceptance": sum(run.accepted[windows // 2 :]) / sends,
-        "regret": None if lam else run.regret / sends,
+        "regret": None if lam else run.regret / sends,  # defined for a queue that always has a request
         "window": slots // windows,
         "accepted": list(run.accepted),
         "backlog": list(run.backlog),
@@ -126,7 +126,7 @@ def backlogs(study: BufferStudy, results: Results, notes: Mapping[str, str] | No
         cells = [notes.get(case, "")] if notes else []
         for policy in policies:
             if not study.by_seed(results, case, policy, "slope"):
-                cells.append("")
+                cells.append("")  # not every case has every policy
                 continue
             slope, backlog = (study.mean(results, case, policy, key)[0] for key in ("slope", "mean_backlog"))
             cells.append(f"slope {slope:+.4f}" if slope > GROWTH_THRESHOLD else f"{backlog:.2f}")

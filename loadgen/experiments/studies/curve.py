@@ -1,4 +1,4 @@
-"""curve: the policy `curve`, which knows nothing of the pools, compared with other rules on pools like real services.
+"""curve: the policy `curve`, without any knowledge of the pools, compared with other rules on pools like real services.
 
 The scenarios are in pools.toml. All rules have the same arrivals and the same work in a scenario with one seed.
 """
@@ -16,7 +16,7 @@ from random import Random
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from rich.table import Table
 
 from dispatcher import registry
@@ -24,6 +24,7 @@ from dispatcher.core.policy import Policy
 from dispatcher.core.types import PoolSpec
 from loadgen import plot
 from loadgen.experiments.claims import Verdict
+from loadgen.experiments.spec import StrictTable
 from loadgen.experiments.studies.runner import Piece, Result, Results, canvas, spread, verdict
 from loadgen.plot import COLOURS
 from loadgen.sim.oracles import TrueCost, TrueDelay
@@ -47,13 +48,7 @@ INFINITE_SERVERS = 1000  # servers that stand for an infinite server in a weight
 INFINITE_LOAD = "a scenario with an infinite server needs a rate, not a load"
 
 
-class _Table(BaseModel):
-    """A table of pools.toml. An unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Change(_Table):
+class PoolChange(StrictTable):
     """A change of a pool. after: a share of the requests. speed: a factor of the first speed."""
 
     after: float = Field(gt=0, lt=1)
@@ -62,7 +57,7 @@ class Change(_Table):
     servers: int | None = None
 
 
-class Scenario(_Table):
+class CurveScenario(StrictTable):
     """A scenario of pools.toml, which explains the keys."""
 
     name: str
@@ -71,16 +66,16 @@ class Scenario(_Table):
     load: float | None = None
     law: str = "exp"
     process: str = "poisson"
-    network: list[float] = []
+    network: tuple[float, ...] = ()
     dispatchers: int = 1
-    changes: list[Change] = []
+    changes: tuple[PoolChange, ...] = ()
     group: Literal["steady", "dispatchers", "changing"]
     reference_ms: float | None = None
     size: float = 1.0
 
     def scene(self, requests: int) -> ServiceScenario:
         """Return what is simulated. requests: their number, on which the instants of changes depend."""
-        network = self.network or [0.0] * len(self.pools)
+        network = self.network or (0.0,) * len(self.pools)
         pools = tuple(ServicePool(text, wire) for text, wire in zip(self.pools, network, strict=True))
         capacity = sum(pool.curve.capacity for pool in pools)
         rate = self.rate if self.rate is not None else (self.load or math.nan) * capacity
@@ -93,10 +88,10 @@ class Scenario(_Table):
 
 
 @cache
-def scenarios() -> dict[str, Scenario]:
+def scenarios() -> dict[str, CurveScenario]:
     """Return all scenarios by name."""
     text = resources.files("loadgen.experiments.studies").joinpath("pools.toml").read_text(encoding="utf-8")
-    return {entry["name"]: Scenario(**entry) for entry in tomllib.loads(text)["scenario"]}
+    return {entry["name"]: CurveScenario(**entry) for entry in tomllib.loads(text)["scenario"]}
 
 
 # -- the rules
@@ -134,6 +129,7 @@ class Rule:
     infer: bool = False
 
 
+# `told` in a name means full knowledge of the pools. The names are part of the results and of the documents.
 RULES = {
     "jsq": Rule(_registered("jsq")),
     "weighted least conn": Rule(_registered("nginx_least_conn"), _weights_known),
@@ -156,7 +152,8 @@ def measure(scenario: str, rule: str, requests: int, seed: int) -> Result:
     chosen, setting = RULES[rule], scenarios()[scenario]
     requests = int(requests * setting.size)
     scene = setting.scene(requests)
-    on_change = _tell_oracle if chosen.make in (TrueDelay, TrueCost) else None
+    # Only the oracles know of changes; the other rules must notice them.
+    on_change = _inform_oracle if chosen.make in (TrueDelay, TrueCost) else None
     times = simulate(scene, chosen.make, chosen.specs(scene), requests, seed, chosen.infer, on_change)
     measured = times[int(WARMUP_SHARE * requests) :]
     ends = [*(end for end in WINDOWS[1:] if end < requests), requests]
@@ -164,7 +161,7 @@ def measure(scenario: str, rule: str, requests: int, seed: int) -> Result:
     return {"mean": float(measured.mean()), "p99": float(np.percentile(measured, 99)), "parts": parts}
 
 
-def _tell_oracle(policy: Policy, change: ServiceChange) -> None:
+def _inform_oracle(policy: Policy, change: ServiceChange) -> None:
     """Inform an oracle of a change at once."""
     assert isinstance(policy, TrueDelay | TrueCost)
     policy.pool_changed(change)
@@ -276,10 +273,12 @@ class CurveStudy:
         jsq, lased, sed, leasttime, prequal = (summary.against("steady", "curve", rule) for rule in rules)
         one_class = [name for name in steady if not scenarios()[name].law.startswith("classes")]
         worst = max(one_class, key=lambda name: summary.ratio(name, "curve"))
+        # The quick size has no scenario with classes.
         mixed = max((summary.ratio(name, "curve") for name in steady if name not in one_class), default=math.nan)
         tail = geometric_mean(summary.ratio(name, "curve", "p99") for name in steady)
         shared, most_shared = summary.overall("dispatchers", "curve")
         changing = summary.overall("changing", "curve")[0]
+        # The first part is before the warm-up ends: it shows how the rule starts without any knowledge.
         parts = geometric_mean(
             summary.seeds[name, "curve"][0]["parts"][0] / summary.seeds[name, "jsq"][0]["parts"][0] for name in steady
         )
@@ -333,8 +332,8 @@ class CurveStudy:
         summary = Summary(results)
         names = summary.scenarios
         figure, axes = canvas(9, 1.5 + 0.17 * len(names))
-        shown: Sequence[str] = ("jsq", "leasttime", "lased", "SED told", "curve")
-        for rule, colour in zip(shown, COLOURS, strict=False):
+        drawn_rules: Sequence[str] = ("jsq", "leasttime", "lased", "SED told", "curve")
+        for rule, colour in zip(drawn_rules, COLOURS, strict=False):
             ratios = [summary.ratio(name, rule) for name in names]
             axes.plot(ratios, range(len(names)), "o", color=colour, label=rule, markersize=6 if rule == "curve" else 4)
         axes.axvline(1, color="grey", linewidth=1)

@@ -1,7 +1,7 @@
 """lcp: a queue whose end is known in advance.
 
-The study shows what the optimum gains over shortest expected service first (SEPT), how many of the last rounds must be
-planned, and the regret of a plan whose probabilities were learned.
+The study shows what the optimum gains over shortest expected service first (SEPT), and how many of the last rounds must
+be planned. It also shows the regret of a plan whose probabilities were learned.
 
 Sources: as in `workers.scheduling.lcp`. P, Q and R have two classes; the second is 9, 18 and 2 times slower.
 """
@@ -125,6 +125,7 @@ class Lcp:
             result = results[f"exact {name}"]
             pairs = zip(result["optimum"], result["sept"], strict=True)
             exact.add_row(name, *(f"{a:.6f} / {b:.6f}" for a, b in pairs))
+            # A rounding error would print as -0.000000.
             window.add_row(name, *(f"{max(0.0, value):.6f}" for value in result["regrets"]))
         plans = Table(
             title=f"Regret of learned plans over {EVALUATION_ROUNDS} rounds, ± standard error", title_justify="left"
@@ -192,6 +193,7 @@ class Lcp:
     def _sufficient_window(self, results: Results, name: str) -> int:
         """Return the least number of planned rounds that has no regret."""
         regrets = zip(WINDOWS, results[f"exact {name}"]["regrets"], strict=True)
+        # Less than 1e-6 counts as a rounding error of the two exact values.
         return min((window for window, regret in regrets if regret < 1e-6), default=RUN_ROUNDS)
 
     def draw(self, results: Results, path: Path) -> None:
@@ -207,10 +209,11 @@ class Lcp:
         left.legend(fontsize=8)
         for name, colour in zip(LEARNED, COLOURS, strict=False):
             regrets_of = self._learned(results, name)
-            shown = {rounds: regret for rounds, regret in regrets_of.items() if regret[0] > 1e-6}
-            means, errors = [mean for mean, _ in shown.values()], [2 * error for _, error in shown.values()]
+            # The axis is logarithmic, and the optimal plan has no regret.
+            positive = {rounds: regret for rounds, regret in regrets_of.items() if regret[0] > 1e-6}
+            means, errors = [mean for mean, _ in positive.values()], [2 * error for _, error in positive.values()]
             label = f"lcp, {name}"
-            middle.errorbar(list(shown), means, yerr=errors, fmt="o-", color=colour, capsize=3, label=label)
+            middle.errorbar(list(positive), means, yerr=errors, fmt="o-", color=colour, capsize=3, label=label)
         gap = next(result["sept"] for key, result in results.items() if key.startswith("learned P "))
         middle.axhline(gap, color="black", linestyle=":", label="SEPT, P")
         middle.set_xscale("log")

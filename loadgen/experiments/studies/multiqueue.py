@@ -32,13 +32,14 @@ def _case(n: int, m: int, total: float, load: float) -> str:
 class MultiQueue(BufferStudy):
     """Several queues, each with its own learning policy."""
 
-    policies = (ANYTIME, "tsallis_inf", "mix", "recharge", "ucb1")
+    symmetric_policies = (ANYTIME, "tsallis_inf", "mix", "recharge")
+    policies = (*symmetric_policies, "ucb1")
 
     def cases(self, slots: int) -> Iterator[Case]:
         for n, m, total in SYMMETRIC:
             for load in (0.95, 1.05):
                 lam = load * boundary(n, m, total)
-                for policy in self.policies[:-1]:
+                for policy in self.symmetric_policies:
                     yield _case(n, m, total, load), policy, BufferScenario((total / m,) * m, slots, (lam,) * n)
         for name, (lams, mu) in OTHERS.items():
             for policy in self.policies:
@@ -71,13 +72,13 @@ class MultiQueue(BufferStudy):
                 for load in (0.95, 1.05)
             )
             recharge = self.mean(results, _case(n, m, total, 1.05), "recharge", "slope")[0]
-            shown = ", ".join(f"{value / expected:.2f}" for value in above)
+            slopes = ", ".join(f"{value / expected:.2f}" for value in above)
             verdicts += [
                 verdict(
                     f"{n} queues, {m} servers, Σ μ = {total:g}: learners are stable at 0.95 λ*, and grow at"
                     " 1.05 λ*, at least half as fast as n (λ − λ*)",
                     max(below) < 0.1 * expected and min(above) > 0.5 * expected,
-                    f"λ* = {star:.6f}; slopes at 1.05 λ*: {shown} times n (λ − λ*)",
+                    f"λ* = {star:.6f}; slopes at 1.05 λ*: {slopes} times n (λ − λ*)",
                 ),
                 verdict(
                     f"{n} queues: recharge is stable at 1.05 λ*", recharge < 0.1 * expected, f"slope {recharge:+.4f}"
@@ -97,10 +98,11 @@ class MultiQueue(BufferStudy):
     def draw(self, results: Results, path: Path) -> None:
         figure, *both = canvas(11, 4.2, columns=2)
         for axes, (n, m, total) in zip(both, SYMMETRIC, strict=True):
-            for policy, colour in zip(self.policies[:-1], plot.COLOURS, strict=False):
+            for policy, colour in zip(self.symmetric_policies, plot.COLOURS, strict=False):
                 for load, line in ((0.95, "-"), (1.05, "--")):
                     curve = self.curve(results, _case(n, m, total, load), policy, "backlog")
                     share = [(k + 1) / len(curve) for k in range(len(curve))]
+                    # A logarithmic axis has no 0.
                     axes.plot(share, [1 + value for value in curve], line, color=colour, label=f"{policy}, {load:g} λ*")
             axes.set_yscale("log")
             axes.set_xlabel("share of the run")

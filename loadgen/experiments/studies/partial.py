@@ -69,17 +69,17 @@ class PartialStudy:
 
     def pieces(self, size: str, seed: int) -> list[Piece]:
         requests, seeds = SIZES[size]
-        usual = {"requests": requests, "wrong": False, "late": 0.0}
+        defaults = {"requests": requests, "wrong": False, "late": 0.0}
         pieces = []
         for j in range(seed, seed + seeds):
             for pools, load, dispatchers in CASES:
                 for rule in RULES:
                     case = {"rule": rule, "pools": pools, "load": load, "dispatchers": dispatchers, "seed": j}
-                    pieces.append(Piece(f"{_case(pools, load, dispatchers)} {rule} {j}", measure, usual | case))
+                    pieces.append(Piece(f"{_case(pools, load, dispatchers)} {rule} {j}", measure, defaults | case))
             for rule in ROBUST:
                 case = {"rule": rule, "pools": "unequal", "load": 0.85, "dispatchers": 8, "seed": j}
                 for how, change in (("as is", {}), ("wrong", {"wrong": True}), ("late", {"late": 0.5})):
-                    pieces.append(Piece(f"{how} {rule} {j}", measure, usual | case | change))
+                    pieces.append(Piece(f"{how} {rule} {j}", measure, defaults | case | change))
         return pieces
 
     def _values(self, results: Results, prefix: str, metric: str = "mean") -> list[float]:
@@ -101,8 +101,8 @@ class PartialStudy:
         for column in ("rule", "as is", "rates off by 30 %", "reports 0.5 late"):
             robust.add_column(column, justify="left" if column == "rule" else "right")
         for rule in ROBUST:
-            shown = (spread(self._values(results, f"{how} {rule}")) for how in ("as is", "wrong", "late"))
-            robust.add_row(rule, *(f"{mean:.3f} ± {error:.3f}" for mean, error in shown))
+            means = (spread(self._values(results, f"{how} {rule}")) for how in ("as is", "wrong", "late"))
+            robust.add_row(rule, *(f"{mean:.3f} ± {error:.3f}" for mean, error in means))
         return [table, robust]
 
     def rows(self, results: Results) -> list[dict[str, Any]]:
@@ -151,9 +151,9 @@ class PartialStudy:
 
     def draw(self, results: Results, path: Path) -> None:
         figure, *panels = canvas(11, 4.4, columns=2)
-        shown = ("own sed", "stale", "poisson", "relax+f", "relax+fk", "psi+f", "sed oracle")
+        drawn_rules = ("own sed", "stale", "poisson", "relax+f", "relax+fk", "psi+f", "sed oracle")
         for axes, load in zip(panels, (0.7, 0.9), strict=True):
-            for rule, colour in zip(shown, plot.COLOURS, strict=False):
+            for rule, colour in zip(drawn_rules, plot.COLOURS, strict=False):
                 points = [spread(self._values(results, f"{_case('unequal', load, m)} {rule}")) for m in (1, 4, 16)]
                 means, errors = zip(*points, strict=True)
                 axes.errorbar(

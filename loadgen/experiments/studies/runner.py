@@ -27,6 +27,7 @@ from loadgen.experiments.results import sources
 from loadgen.experiments.spec import Claim
 from loadgen.sim.sweep import sweep
 
+# A study is imported only when it is used, because an import of all would delay every command.
 STUDIES = {
     "whittle_finite": "loadgen.experiments.studies.whittle:FINITE",
     "whittle_blocking": "loadgen.experiments.studies.whittle:BLOCKING",
@@ -60,10 +61,12 @@ class Piece:
 
     @property
     def compiled(self) -> bool:
+        """Whether threads can run pieces at the same time: pieces are Python, so they need processes."""
         return False
 
     @property
     def cost(self) -> float:
+        """The time of a piece is not known, so `sweep` never takes a study for small work."""
         return math.inf
 
     @property
@@ -121,9 +124,9 @@ def run(study: Study, size: str, seed: int, folder: Path, jobs: int, progress: P
     checkpoint = Checkpoint(folder / "pieces.jsonl")
     marks = {piece.name: piece.mark for piece in pieces}
     missing = [piece for piece in pieces if marks[piece.name] not in checkpoint]
-    kept = len(pieces) - len(missing)
-    progress(kept, len(pieces), "")
-    for done, (piece, result) in enumerate(sweep(missing, jobs), kept + 1):
+    finished = len(pieces) - len(missing)
+    progress(finished, len(pieces), "")
+    for done, (piece, result) in enumerate(sweep(missing, jobs), finished + 1):
         checkpoint.add(marks[piece.name], {"result": result})
         progress(done, len(pieces), piece.name)
     return {name: checkpoint[mark]["result"] for name, mark in marks.items()}
@@ -140,9 +143,9 @@ def write(study: Study, results: Results, verdicts: Sequence[Verdict], folder: P
     (folder / "verdicts.json").write_text(text + "\n", encoding="utf-8")
 
 
-def verdict(says: str, holds: bool | None, saw: str) -> Verdict:
+def verdict(says: str, holds: bool | None, evidence: str) -> Verdict:
     """Return the verdict on a claim that the study itself judges. holds: None if the claim was not judged."""
-    return Verdict(Claim(says=says, check="study"), None if holds is None else bool(holds), saw)
+    return Verdict(Claim(says=says, check="study"), None if holds is None else bool(holds), evidence)
 
 
 def canvas(width: float, height: float, columns: int = 1) -> tuple[Any, ...]:

@@ -76,6 +76,7 @@ def windows(rounds: int) -> list[tuple[int, int]]:
 def tracked(lam: float, theta: list[float], rounds: int, runs: int, seed: int) -> Result:
     """Return the number in the system less that of SEPT on the same jobs, by run and window of time."""
     source = Source(lam, tuple(theta))
+    # Block `seed` has the runs from seed · runs on, so no two blocks share a run.
     excess: dict[str, list[list[float]]] = {"esept": [], "fcfs": []}
     for j in range(seed * runs, (seed + 1) * runs):
         jobs = job_scheduling.draw(source, rounds, j)
@@ -142,6 +143,7 @@ class Sept:
         for column in ("rounds", *(f"{case}: {order}" for case in TRACKED for order in ("esept", "fcfs"))):
             lag.add_column(column, justify="right")
         columns = [self._lag(results, case, order) for case in TRACKED for order in ("esept", "fcfs")]
+        # A run of 64 · 2ⁿ rounds has n windows, and each column has a value for each window.
         for i, (first, last) in enumerate(windows(64 * 2 ** len(columns[0]))):
             lag.add_row(f"{first}-{last}", *(with_error(*column[i]) for column in columns))
         return [means, starved, lag]
@@ -180,7 +182,7 @@ class Sept:
             small = max(small, lag / behind)
         longest = {order: results[f"waits 0.9 {order}"]["quantiles"][-1] for order in AGED}
         price = results["waits 0.9 esept/age=0.02"]["mean"] / results["waits 0.9 sept"]["mean"] - 1
-        shown = ", ".join(f"{order} {value:,.0f}" for order, value in longest.items() if order != "esept")
+        text = ", ".join(f"{order} {value:,.0f}" for order, value in longest.items() if order != "esept")
         return [
             verdict("simulated means are the closed forms, within 4 standard errors", far <= 4, f"{far:.1f} at most"),
             verdict("eSEPT has as many in the system as SEPT, within 1 %", close < 0.01, f"{close:.2%} off at most"),
@@ -195,7 +197,7 @@ class Sept:
                 longest["sept"] > 4 * longest["fcfs"]
                 and longest["esept/age=0.02"] < longest["sept"] / 2
                 and price < 0.2,
-                f"longest waits at load 0.9: {shown}; {price:+.0%}",
+                f"longest waits at load 0.9: {text}; {price:+.0%}",
             ),
         ]
 
@@ -217,10 +219,10 @@ class Sept:
         for case, colour in zip(TRACKED, COLOURS, strict=False):
             for order, line in (("esept", "o-"), ("fcfs", "s--")):
                 lag = self._lag(results, case, order)
-                at = [96 * 2**i for i in range(len(lag))]
+                at = [96 * 2**i for i in range(len(lag))]  # the middle of each window
                 errors = [2 * error for _, error in lag]
                 label = f"{order}, {case}"
-                means = [max(mean, 1e-4) for mean, _ in lag]
+                means = [max(mean, 1e-4) for mean, _ in lag]  # the axis is logarithmic, and a mean may be negative
                 right.errorbar(at, means, yerr=errors, fmt=line, color=colour, label=label, capsize=2, markersize=4)
         right.set_xscale("log")
         right.set_yscale("log")

@@ -68,6 +68,7 @@ class Stability(BufferStudy):
                         continue
                     curve = self.curve(results, f"{name} {load:g} H", policy, "backlog")
                     share = [(k + 1) / len(curve) for k in range(len(curve))]
+                    # A logarithmic axis has no 0.
                     axes.plot(share, [1 + value for value in curve], line, color=colour, label=f"{policy}, {load:g} H")
             axes.set_yscale("log")
             axes.set_title(f"{name}: H = {hamacher(INSTANCES[name]):.4f}", fontsize=10)

@@ -134,6 +134,7 @@ class WhittleStudy:
 
     def _above_myopic(self, results: Results) -> Verdict:
         """Compare both indices, paired: replications of equal number have equal random numbers."""
+        # E is left out: its servers are equal.
         texts, holds = [], True
         for system in ("A", "B", "C", "F", "H"):
             pair = (results[f"{system} {policy}"]["rewards"] for policy in ("whittle", "myopic"))
@@ -152,14 +153,14 @@ class WhittleStudy:
         says = (
             f"it earns at most {MAX_SHORTFALL:.0%} less than JSQ that sees every backlog; least with equal servers (E)"
         )
-        saw = ", ".join(f"{system} {share:.1%}" for system, share in gap.items())
+        evidence = ", ".join(f"{system} {share:.1%}" for system, share in gap.items())
         return verdict(
-            says, max(gap.values()) <= MAX_SHORTFALL and max(gap, key=lambda system: gap[system]) == "E", saw
+            says, max(gap.values()) <= MAX_SHORTFALL and max(gap, key=lambda system: gap[system]) == "E", evidence
         )
 
     def _in_random_systems(self, results: Results) -> list[Verdict]:
         unequal, equal = (np.array(results[f"gains {kind}"]["gains"]) for kind in ("unequal", "equal"))
-        often = float((unequal > -1e-9).mean())
+        often = float((unequal > -1e-9).mean())  # the exact gains of equal policies differ by rounding errors
         with_unequal = verdict(
             "in random systems of unequal capacities Whittle's index beats the myopic one nearly always",
             often >= 0.95 and unequal.mean() > 0.02,
@@ -191,13 +192,13 @@ class WhittleStudy:
     def draw(self, results: Results, path: Path) -> None:
         figure = plot.figure((12, 4.6))
         bars, lines = figure.subplots(1, 2, width_ratios=(3, 2))
-        shown = [policy for policy in POLICIES if policy not in ("whittle/0.95", "jsq-f")]
-        for i, policy in enumerate(shown):
+        drawn_policies = [policy for policy in POLICIES if policy not in ("whittle/0.95", "jsq-f")]
+        for i, policy in enumerate(drawn_policies):
             for x, system in enumerate(SYSTEMS):
                 mean, error = spread(results[f"{system} {policy}"]["rewards"])
                 best = spread(results[f"{system} jsq"]["rewards"])[0]
                 label = policy if not x else None
-                at = x + (i - len(shown) / 2) * 0.11
+                at = x + (i - len(drawn_policies) / 2) * 0.11
                 bars.bar(at, mean / best, 0.1, yerr=2 * error / best, color=COLOURS[i % len(COLOURS)], label=label)
         bars.set_xticks(range(len(SYSTEMS)), list(SYSTEMS))
         bars.set_ylim(0.5, 1.08)
