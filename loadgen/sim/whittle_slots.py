@@ -157,7 +157,7 @@ def _oracle(name: str, servers: BatchServers, rng: np.random.Generator) -> Rule:
 
     def pick(state: State) -> Any:
         backlog = state.backlog
-        # Backlogs and rewards are whole numbers, and these are below 1. So, added to them, they only decide between equal ones.
+        # Backlogs and rewards are whole numbers. A number below 1 that is added only decides between equal ones.
         dice = rng.random(backlog.shape)
         if name == "jsq":
             return np.argmin(backlog + dice, axis=1)
