@@ -20,9 +20,14 @@ demo: $(READY)   ## two real pools, the dispatcher learning on Poisson traffic, 
 	@$(BIN)/python -m loadgen demo
 
 test: $(READY)   ## everything CI runs: lint, types, tests
+	@$(MAKE) --no-print-directory -j2 lint unit   # side by side: the tests mostly use one core
+
+lint: $(READY)   ## lint and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+unit: $(READY)   ## the tests alone
 	$(BIN)/pytest
 
 test-slow: $(READY)  ## the long statistical and endurance tests
@@ -41,4 +46,4 @@ lock:            ## solve the dependencies again (needs uv)
 clean:           ## remove what the commands above made
 	rm -rf .venv out .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help setup demo test test-slow bench dashboards lock clean
+.PHONY: help setup demo test lint unit test-slow bench dashboards lock clean

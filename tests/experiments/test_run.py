@@ -133,9 +133,13 @@ SLOW = pytest.mark.slow
 
 @pytest.mark.parametrize(
     ("policy", "number"),  # in threads, in processes
-    [("lased", signal.SIGINT), ("peak_ewma", signal.SIGTERM), pytest.param("lased", signal.SIGTERM, marks=SLOW),
-     pytest.param("peak_ewma", signal.SIGINT, marks=SLOW)],
-)  # fmt: skip
+    [
+        ("lased", signal.SIGINT),
+        pytest.param("peak_ewma", signal.SIGTERM, marks=SLOW),
+        pytest.param("lased", signal.SIGTERM, marks=SLOW),
+        pytest.param("peak_ewma", signal.SIGINT, marks=SLOW),
+    ],
+)
 def test_a_signal_keeps_what_is_finished(tmp_path, number, policy):
     path = tmp_path / "long.toml"
     text = FILE.replace('options = { ties = "random" }', "").replace('"sed", {', f'"sed", "{policy}", {{')
