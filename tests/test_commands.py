@@ -9,9 +9,20 @@ import sys
 
 import pytest
 
-COMMANDS = [["dispatcher"], ["dispatcher", "serve"], ["dispatcher", "check"], ["dispatcher", "policies"], ["workers"],
-            ["loadgen"], ["loadgen", "attack"], ["loadgen", "simulate"], ["loadgen", "demo"], ["loadgen", "reproduce"],
-            ["loadgen", "compare"], ["loadgen", "theory"]]  # fmt: skip
+COMMANDS = [
+    ["dispatcher"],
+    ["dispatcher", "serve"],
+    ["dispatcher", "check"],
+    ["dispatcher", "policies"],
+    ["workers"],
+    ["loadgen"],
+    ["loadgen", "attack"],
+    ["loadgen", "simulate"],
+    ["loadgen", "demo"],
+    ["loadgen", "reproduce"],
+    ["loadgen", "compare"],
+    ["loadgen", "theory"],
+]
 
 
 def run(*arguments):
@@ -115,7 +126,7 @@ SIMULATE = ["loadgen", "simulate", "--policy", "lased", "--lam", "1", "--mu", "1
         ([*SIMULATE, "--trace", "/nowhere/t.csv"], 2, "--trace /nowhere/t.csv: No such file or directory"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)  # fmt: skip
+)
 def test_a_mistake_gets_one_clear_line(arguments, code, message, run_here):
     done = run_here(*arguments)
     assert done.returncode == code, done.stderr
@@ -126,8 +137,10 @@ def test_a_mistake_gets_one_clear_line(arguments, code, message, run_here):
 
 
 def test_a_busy_port_is_named(busy_port):
-    for arguments in (["--listen", f"127.0.0.1:{busy_port}", "--admin", "127.0.0.1:0"],
-                      ["--admin", f"127.0.0.1:{busy_port}", "--listen", "127.0.0.1:0"]):  # fmt: skip
+    for arguments in (
+        ["--listen", f"127.0.0.1:{busy_port}", "--admin", "127.0.0.1:0"],
+        ["--admin", f"127.0.0.1:{busy_port}", "--listen", "127.0.0.1:0"],
+    ):
         done = run("dispatcher", "serve", POOL, *arguments)
         assert done.returncode == 1
         last = done.stderr.splitlines()[-1]
@@ -180,8 +193,23 @@ def test_simulate_prints_the_contracts_keys_and_writes_a_trace(tmp_path, run_her
     done = run_here(*SIMULATE, *more, "--trace", str(trace), "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert {"policy", "lam", "mu", "guess", "arrivals", "reps", "seed", "regret_mean", "regret_se", "regret_curve",
-            "mean_in_system", "mean_response", "estimates", "episodes", "explored_episodes"} <= set(result)  # fmt: skip
+    assert {
+        "policy",
+        "lam",
+        "mu",
+        "guess",
+        "arrivals",
+        "reps",
+        "seed",
+        "regret_mean",
+        "regret_se",
+        "regret_curve",
+        "mean_in_system",
+        "mean_response",
+        "estimates",
+        "episodes",
+        "explored_episodes",
+    } <= set(result)
     assert len(result["regret_curve"]) == 10
     assert result["regret_curve"][-1] == result["regret_mean"]
     lines = trace.read_text().splitlines()

@@ -125,8 +125,12 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_the_environment_overrides_the_file_and_flags_override_both(tmp_path):
     path = write(tmp_path, GOOD)
-    environment = {"LASED_LISTEN": "127.0.0.1:1", "LASED_TIMEOUTS_ANSWER": "2.5", "LASED_POLICY_NAME": "jsq",
-                   "LASED_SERVICE_PORT_HTTP": "tcp://10.0.0.1:80"}  # fmt: skip
+    environment = {
+        "LASED_LISTEN": "127.0.0.1:1",
+        "LASED_TIMEOUTS_ANSWER": "2.5",
+        "LASED_POLICY_NAME": "jsq",
+        "LASED_SERVICE_PORT_HTTP": "tcp://10.0.0.1:80",
+    }
     config = load(path, environment, {"listen": "127.0.0.1:2"})
     assert (config.listen, config.timeouts.answer, config.policy.name) == ("127.0.0.1:2", 2.5, "jsq")
 
@@ -198,8 +202,9 @@ def test_a_policy_that_cannot_share_is_refused_with_state_url(keys, message):
 
 def test_check_tells_that_learning_is_shared_and_not_the_secret():
     command = [sys.executable, "-m", "dispatcher", "check", "--pool", "a=http://127.0.0.1:9"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True,
-                          env={**os.environ, "LASED_STATE_URL": "redis://:hush@h/0"})  # fmt: skip
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, "LASED_STATE_URL": "redis://:hush@h/0"}
+    )
     assert "state_url  set: what is learned is shared, as of the fleet lased\n" in done.stdout
     assert "reports read = True, forward = False\n" in done.stdout
     assert "hush" not in done.stdout + done.stderr

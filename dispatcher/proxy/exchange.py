@@ -205,7 +205,11 @@ class Exchange:
             self.client.reset()
         else:
             self.keep_alive = False
-            self._give_up(HandlerFailed(f"{type(bug).__name__}: {bug}"))
+            try:
+                self._give_up(HandlerFailed(f"{type(bug).__name__}: {bug}"))
+            except Exception as second_bug:  # noqa: BLE001 - the client must not wait for a response for ever
+                self.context.events.internal_error(second_bug)
+                self.client.reset()
 
     def _give_up(self, error: RequestError) -> None:
         """End the request wherever it is."""

@@ -108,9 +108,15 @@ async def browse(f, until):
         pytest.skip("no chromium here")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         process = await asyncio.create_subprocess_exec(
-            program, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
-            f"--user-data-dir={folder}", address(f), stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+            program,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--remote-debugging-port=0",
+            f"--user-data-dir={folder}",
+            address(f),
+            stderr=asyncio.subprocess.PIPE,
+        )
         try:
             return await asyncio.wait_for(_look(process, until), 40)
         finally:
@@ -205,10 +211,26 @@ async def test_top_shows_the_state_once_and_explains_errors():
 
 
 def test_top_shows_a_pool_without_an_estimate():
-    pool = {"name": "a", "verdict": "drained", "in_flight": 0, "servers": 2, "routed": 0, "interval": [None, None],
-            "estimate": None, "true_rate": None, "observations": None}  # fmt: skip
-    now = {"version": "0", "policy": {"name": "jsq"}, "decisions": 0, "episode": None, "regret": None, "pools": [pool],
-           "last": []}  # fmt: skip
+    pool = {
+        "name": "a",
+        "verdict": "drained",
+        "in_flight": 0,
+        "servers": 2,
+        "routed": 0,
+        "interval": [None, None],
+        "estimate": None,
+        "true_rate": None,
+        "observations": None,
+    }
+    now = {
+        "version": "0",
+        "policy": {"name": "jsq"},
+        "decisions": 0,
+        "episode": None,
+        "regret": None,
+        "pools": [pool],
+        "last": [],
+    }
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(picture(now, now))
     assert re.search(r"a\s+drained\s+0 of 2\s+–", console.export_text())

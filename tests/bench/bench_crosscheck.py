@@ -115,8 +115,14 @@ async def theory():
 
 def row(table, name, found, exact, same):
     live = found["latency"]["mean"]
-    table.add_row(name, f"{live * 1e3:.3f}", f"{exact * 1e3:.3f}", f"{live / exact - 1:+.1%}",
-                  f"{same * 1e3:.3f}", f"{live / same - 1:+.2%}")  # fmt: skip
+    table.add_row(
+        name,
+        f"{live * 1e3:.3f}",
+        f"{exact * 1e3:.3f}",
+        f"{live / exact - 1:+.1%}",
+        f"{same * 1e3:.3f}",
+        f"{live / same - 1:+.2%}",
+    )
 
 
 def run():

@@ -51,8 +51,10 @@ async def measured(order, seed, report):
 
 
 def run():
-    table = Table(title=f"LASED, pools of {' and '.join(f'{rate:g}' for rate in RATES.values())}/s, load {LOAD:g},"
-                  f" {SECONDS:g} s a turn: ms, and the estimates' errors")  # fmt: skip
+    table = Table(
+        title=f"LASED, pools of {' and '.join(f'{rate:g}' for rate in RATES.values())}/s, load {LOAD:g},"
+        f" {SECONDS:g} s a turn: ms, and the estimates' errors"
+    )
     for column in ("seed", "service times", "order", "mean", "quick", "slow", "p99", "longest wait", "a", "b"):
         table.add_column(column, justify="left" if column in ("order", "service times") else "right")
     for seed in SEEDS:

@@ -14,8 +14,20 @@ ROUNDS, RATE, SECONDS = 4, 1000, 5
 
 def attack(port):
     """p50 and p99, seconds from the intended instant."""
-    command = [sys.executable, "-m", "loadgen", "attack", f"http://127.0.0.1:{port}/", "--rate", str(RATE),
-               "--duration", str(SECONDS), "--arrivals", "constant", "--json"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "loadgen",
+        "attack",
+        f"http://127.0.0.1:{port}/",
+        "--rate",
+        str(RATE),
+        "--duration",
+        str(SECONDS),
+        "--arrivals",
+        "constant",
+        "--json",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     latency = json.loads(done.stdout)["latency"]
     return latency["p50"], latency["p99"]

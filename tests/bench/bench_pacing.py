@@ -11,14 +11,34 @@ from rich.table import Table
 
 from tests.bench.peers import free_ports, missing, nginx
 
-CASES = (("1000", ()), ("4000", ()), ("8000", ()), ("12000", ()), ("16000", ()), ("1000", ("--spin", "0.3")),
-         ("8000", ("--processes", "2")))  # fmt: skip
+CASES = (
+    ("1000", ()),
+    ("4000", ()),
+    ("8000", ()),
+    ("12000", ()),
+    ("16000", ()),
+    ("1000", ("--spin", "0.3")),
+    ("8000", ("--processes", "2")),
+)
 ROUNDS, SECONDS = 3, 10
 
 
 def attack(port, rate, more, seed):
-    command = [sys.executable, "-m", "loadgen", "attack", f"http://127.0.0.1:{port}/", "--rate", rate, "--json",
-               "--duration", str(SECONDS), "--seed", str(seed), *more]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "loadgen",
+        "attack",
+        f"http://127.0.0.1:{port}/",
+        "--rate",
+        rate,
+        "--json",
+        "--duration",
+        str(SECONDS),
+        "--seed",
+        str(seed),
+        *more,
+    ]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
 
 

@@ -17,8 +17,15 @@ from loadgen.experiments.live.backends import LivePoolSpec, WorkerOptions, live_
 
 RATES = {"a": 100.0, "b": 50.0, "c": 25.0}
 LAM, SECONDS, DISPATCHERS = 100.0, 60.0, (1, 4)
-POLICIES = (("exp3_ix", {}), ("exp3_ix", {"smooth": True}), ("tsallis_inf", {}), ("recharge", {}),
-            ("weighted_random", {}), ("lased", {}), ("jsq", {}))  # fmt: skip
+POLICIES = (
+    ("exp3_ix", {}),
+    ("exp3_ix", {"smooth": True}),
+    ("tsallis_inf", {}),
+    ("recharge", {}),
+    ("weighted_random", {}),
+    ("lased", {}),
+    ("jsq", {}),
+)
 QUIET = "health = { passive_failures = 0, error_ratio = 0.0 }\nretry = { on = [] }"
 H = sum(RATES.values()) / (sum(RATES.values()) + LAM)
 
@@ -40,8 +47,9 @@ async def taken(policy, options, dispatchers, seed):
 
 def run():
     rates = ", ".join(f"{rate:g}" for rate in RATES.values())
-    table = Table(title=f"Pools of {rates}/s that hold one request, {LAM:g} a second, {SECONDS:g} s a turn: taken; "
-                  f"H = {H:.4f}")  # fmt: skip
+    table = Table(
+        title=f"Pools of {rates}/s that hold one request, {LAM:g} a second, {SECONDS:g} s a turn: taken; H = {H:.4f}"
+    )
     table.add_column("policy")
     for dispatchers in DISPATCHERS:
         table.add_column(f"{dispatchers} dispatchers" if dispatchers > 1 else "1 dispatcher", justify="right")

@@ -215,8 +215,18 @@ def test_the_health_checks_tell_good_from_bad(free_port):
     checks = [image, compose()["services"]["dispatcher"]["healthcheck"]["test"][1:]]
     probes = [[sys.executable, "-c", check[2].replace("9090", str(free_port))] for check in checks]
     assert [run(*probe).returncode for probe in probes] == [1, 1], "nobody is there"
-    command = [sys.executable, "-m", "dispatcher", "serve", "--pool", "a=http://127.0.0.1:9", "--listen", "127.0.0.1:0",
-               "--admin", f"0.0.0.0:{free_port}"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "dispatcher",
+        "serve",
+        "--pool",
+        "a=http://127.0.0.1:9",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        f"0.0.0.0:{free_port}",
+    ]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout.readline().startswith("listening")
@@ -269,9 +279,21 @@ def test_the_service_waits_for_its_word_and_is_watched():
 def test_sockets_that_systemd_opened_are_served_by_their_names():
     with socket.create_server(("127.0.0.1", 0)) as a, socket.create_server(("127.0.0.1", 0)) as b:
         http, admin = (each.getsockname()[1] for each in (a, b))
-    command = ["systemd-socket-activate", f"--listen=127.0.0.1:{http}", f"--listen=127.0.0.1:{admin}",
-               "--fdname=http:admin", "--setenv=PYTHONPATH", sys.executable, "-m", "dispatcher", "serve", "--pool", "a=http://127.0.0.1:9",
-               "--admin", "127.0.0.1:1"]  # fmt: skip
+    command = [
+        "systemd-socket-activate",
+        f"--listen=127.0.0.1:{http}",
+        f"--listen=127.0.0.1:{admin}",
+        "--fdname=http:admin",
+        "--setenv=PYTHONPATH",
+        sys.executable,
+        "-m",
+        "dispatcher",
+        "serve",
+        "--pool",
+        "a=http://127.0.0.1:9",
+        "--admin",
+        "127.0.0.1:1",
+    ]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -351,8 +373,10 @@ def test_a_pod_is_confined_and_has_time_to_drain():
     container = pod["containers"][0]
     assert pod["securityContext"]["runAsNonRoot"]
     assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
-    }  # fmt: skip
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
     paths = [container[probe]["httpGet"]["path"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")]
     assert paths == ["/healthz", "/healthz", "/readyz"]
     config = tomllib.loads(kinds["ConfigMap"]["data"]["dispatcher.toml"])
@@ -385,8 +409,9 @@ def test_a_fleet_shares_what_it_learns():
     )
     config = dispatcher_config.load(
         DEPLOY / "k8s/base/dispatcher.toml",
-        {name: value for name, value in environment.items() if value is not None and name != "LASED_ADMIN_TOKEN"}, {},
-    )  # fmt: skip
+        {name: value for name, value in environment.items() if value is not None and name != "LASED_ADMIN_TOKEN"},
+        {},
+    )
     assert (config.policy.name, config.policy.options, config.state_file) == ("partial_sed", {"replicas": 3}, "")
     redis = both["Deployment", "lased-redis"]["spec"]["template"]
     assert redis["metadata"]["labels"].items() >= service["spec"]["selector"].items()

@@ -264,10 +264,14 @@ async def prometheus(target, generator, folder):
     config.write_text(PROMETHEUS.format(target=target, generator=generator))
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(
-            "prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn",
-            stdout=out, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
+            "prometheus",
+            f"--config.file={config}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--log.level=warn",
+            stdout=out,
+            stderr=asyncio.subprocess.STDOUT,
+        )
     url = f"http://127.0.0.1:{port}"
     try:
         async with aiohttp.ClientSession() as session:

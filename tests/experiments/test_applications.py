@@ -114,8 +114,12 @@ def test_node_draws_the_same_work():
 def test_every_round_has_another_order_and_a_mark_for_each_turn():
     plan = Plan((ROW, ASYNC), (A, B), rounds=2)
     orders = [(j, row.name, [entrant.name for entrant in group]) for j, row, group in plan.groups()]
-    assert orders == [(0, "one@0.5", ["ours", "nginx"]), (0, "two", ["ours", "nginx"]),
-                      (1, "one@0.5", ["nginx", "ours"]), (1, "two", ["nginx", "ours"])]  # fmt: skip
+    assert orders == [
+        (0, "one@0.5", ["ours", "nginx"]),
+        (0, "two", ["ours", "nginx"]),
+        (1, "one@0.5", ["nginx", "ours"]),
+        (1, "two", ["nginx", "ours"]),
+    ]
     marks = [plan.mark(j, row, entrant) for j, row, group in plan.groups() for entrant in group]
     assert len(set(marks)) == 8
     assert plan.mark(0, ROW, A) != Plan((ROW,), (A,), seconds=5.0).mark(0, ROW, A)
@@ -151,8 +155,12 @@ def kept(plan, tmp_path, times):
 def findings(tmp_path):
     """Rounds differ by a third; nginx takes 10 % longer in each round of `one`, and in `two` once more, once less."""
     plan = Plan((ROW, ASYNC), (A, B), rounds=3)
-    times = {("one@0.5", "ours"): [0.030, 0.040, 0.035], ("one@0.5", "nginx"): [0.033, 0.044, 0.0385],
-             ("two", "ours"): [0.050, 0.050, 0.050], ("two", "nginx"): [0.045, 0.060, 0.051]}  # fmt: skip
+    times = {
+        ("one@0.5", "ours"): [0.030, 0.040, 0.035],
+        ("one@0.5", "nginx"): [0.033, 0.044, 0.0385],
+        ("two", "ours"): [0.050, 0.050, 0.050],
+        ("two", "nginx"): [0.045, 0.060, 0.051],
+    }
     return tables.Findings(plan, kept(plan, tmp_path, times))
 
 
@@ -180,7 +188,11 @@ def test_one_round_has_no_interval():
 def test_the_markdown_has_a_table_for_rows_each_metric_and_all_rows(findings):
     text = tables.markdown(findings)
     assert [line for line in text.splitlines() if line.startswith("###")] == [
-        "### Rows", "### Mean response", "### P99 response", "### All rows"]  # fmt: skip
+        "### Rows",
+        "### Mean response",
+        "### P99 response",
+        "### All rows",
+    ]
     assert "| one@0.5 | 150 | **35.0** | 38.5 (1.10 ± 0.00) |" in text
     assert "| two | no limit | uvicorn: sleep 50 ms | no limit | 100 |" in text
     assert "| ours | 1.000 | 1.000 | 2 of 2 | 2 of 2 |" in text

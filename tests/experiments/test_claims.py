@@ -83,9 +83,12 @@ def test_unpaired_replications_are_not_compared():
 def test_not_monotone_needs_a_fall_and_a_rise():
     def along(values):
         return Results(
-            [measured({"policy": p, "g": str(i)}, LINE + (v if p == "a" else 0))
-             for i, v in enumerate(values) for p in "ab"]
-        )  # fmt: skip
+            [
+                measured({"policy": p, "g": str(i)}, LINE + (v if p == "a" else 0))
+                for i, v in enumerate(values)
+                for p in "ab"
+            ]
+        )
 
     given = {
         "metric": "regret",
@@ -129,9 +132,12 @@ def test_recovery_is_when_the_share_is_right_for_good(share_after, took):
 
 def test_the_sum_against_the_better_one():
     cells = Results(
-        [measured({"policy": p, "cell": c}, np.full(10, v))
-         for c, row in (("x", (10, 90, 12)), ("y", (80, 20, 15))) for p, v in zip(("a", "b", "best"), row, strict=True)]
-    )  # fmt: skip
+        [
+            measured({"policy": p, "cell": c}, np.full(10, v))
+            for c, row in (("x", (10, 90, 12)), ("y", (80, 20, 15)))
+            for p, v in zip(("a", "b", "best"), row, strict=True)
+        ]
+    )
     given = {"of": "policy", "best": "best", "others": ["a", "b"]}
     assert claims.sum_of_better(cells, **given, most=0.9, worst=2.0)[0]
     assert not claims.sum_of_better(cells, **given, most=0.89, worst=2.0)[0]
@@ -140,9 +146,14 @@ def test_the_sum_against_the_better_one():
 
 def spec_with(**claim):
     return Spec(
-        title="x", source="x", picture="dots", scenario={}, axes={"policy": ["line", "flat"]}, claims=[claim],
+        title="x",
+        source="x",
+        picture="dots",
+        scenario={},
+        axes={"policy": ["line", "flat"]},
+        claims=[claim],
         sizes={"quick": {"arrivals": 9, "reps": 2}},
-    )  # fmt: skip
+    )
 
 
 LINEAR = {"says": "x", "check": "linear", "given": {"where": {"policy": "flat"}, "tolerance": 0.1}}

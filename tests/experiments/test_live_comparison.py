@@ -27,8 +27,12 @@ COMPARISON = Comparison(
 
 
 def where_installed(name):
-    return pytest.param(name, marks=pytest.mark.skipif(
-        BALANCERS[name].program() is None, reason=f"{name} is not installed: {BALANCERS[name].install}"))  # fmt: skip
+    return pytest.param(
+        name,
+        marks=pytest.mark.skipif(
+            BALANCERS[name].program() is None, reason=f"{name} is not installed: {BALANCERS[name].install}"
+        ),
+    )
 
 
 def test_systems_take_turns_in_another_order_each_round_on_the_same_traffic():
@@ -104,8 +108,11 @@ def test_what_is_not_known_is_refused_before_anything_runs():
 def test_with_several_dispatchers_each_policy_is_behind_one_and_behind_them_all():
     systems = policies("sed,partial_sed/rule=relax+f", 1, 3)
     assert [(system.label, system.dispatchers) for system in systems] == [
-        ("sed × 1", 1), ("sed × 3", 3), ("partial_sed/rule=relax+f × 1", 1),
-        ("partial_sed/rule=relax+f × 3", 3)]  # fmt: skip
+        ("sed × 1", 1),
+        ("sed × 3", 3),
+        ("partial_sed/rule=relax+f × 1", 1),
+        ("partial_sed/rule=relax+f × 3", 3),
+    ]
     assert systems[3].options == {"rule": "relax+f", "replicas": 3}
     assert systems[1].options == {}, "it knows no others"
 

@@ -150,9 +150,12 @@ def test_a_signal_keeps_what_is_finished(tmp_path, number, policy):
     arguments = ["reproduce", str(path), "--out", str(tmp_path), "--jobs", "2"]
     cells = tmp_path / "long-quick-sim" / "cells.jsonl"
     with subprocess.Popen(
-        [sys.executable, "-m", "loadgen", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "loadgen", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         start_new_session=True,
-    ) as process:  # fmt: skip
+    ) as process:
         for _ in range(600):
             if cells.is_file() and cells.stat().st_size:
                 break

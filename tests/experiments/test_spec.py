@@ -93,7 +93,7 @@ def test_every_experiment_that_comes_with_it_is_sound(name):
         ("mu = [1.0, 2.0]\n", "", "'mu' is missing"),
         ('only = { rho = ["0.6"] }', 'only = { rho = ["0.7"] }', r"only\.rho: no entry is labelled 0\.7"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_in_a_file_is_named(file, old, new, message):
     assert old in FILE
     file.write_text(FILE.replace(old, new))

@@ -94,9 +94,12 @@ def test_a_signal_keeps_the_pieces_that_are_finished_and_waits_for_no_other(numb
     arguments = ["reproduce", "stability", "--size", size, "--out", str(tmp_path), "--jobs", "2"]
     pieces = tmp_path / f"stability-{size}" / "pieces.jsonl"
     with subprocess.Popen(
-        [sys.executable, "-m", "loadgen", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "loadgen", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         start_new_session=True,
-    ) as process:  # fmt: skip
+    ) as process:
         for _ in range(600):
             if pieces.is_file() and pieces.stat().st_size:
                 break

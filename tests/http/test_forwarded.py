@@ -21,8 +21,14 @@ def origin_lines(address, *fields, host="shop.example", trusted=TRUSTED):
 
 
 def test_headers_of_an_untrusted_client_are_replaced():
-    claims = ["X-Forwarded-For: 6.6.6.6", "X-Forwarded-Proto: https", "X-Forwarded-Host: evil",
-              "Forwarded: for=6.6.6.6", "X_Forwarded_For: 6.6.6.6", "x_forwarded-for: 6.6.6.6"]  # fmt: skip
+    claims = [
+        "X-Forwarded-For: 6.6.6.6",
+        "X-Forwarded-Proto: https",
+        "X-Forwarded-Host: evil",
+        "Forwarded: for=6.6.6.6",
+        "X_Forwarded_For: 6.6.6.6",
+        "x_forwarded-for: 6.6.6.6",
+    ]
     assert origin_lines("192.0.2.1", *claims) == [
         "X-Forwarded-For: 192.0.2.1",
         "X-Forwarded-Proto: http",
@@ -33,8 +39,13 @@ def test_headers_of_an_untrusted_client_are_replaced():
 
 @pytest.mark.parametrize("address", ["10.1.2.3", "::ffff:10.1.2.3"])
 def test_headers_of_a_trusted_proxy_are_extended(address):
-    claims = ["X-Forwarded-For: 6.6.6.6", "X-Forwarded-For: 7.7.7.7", "X-Forwarded-Proto: https",
-              "X-Forwarded-Host: front.example", 'Forwarded: for="[2001:db8::1]"']  # fmt: skip
+    claims = [
+        "X-Forwarded-For: 6.6.6.6",
+        "X-Forwarded-For: 7.7.7.7",
+        "X-Forwarded-Proto: https",
+        "X-Forwarded-Host: front.example",
+        'Forwarded: for="[2001:db8::1]"',
+    ]
     node = f'"[{address}]:5000"' if ":" in address else f'"{address}:5000"'
     assert origin_lines(address, *claims) == [
         f"X-Forwarded-For: 6.6.6.6, 7.7.7.7, {address}",

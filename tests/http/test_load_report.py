@@ -12,26 +12,45 @@ from tests.proxy.harness import (
 @pytest.mark.parametrize(
     ("value", "fields"),
     [
-        (b'JSON {"rps_fractional": 12.5, "named_metrics": {"queue_depth": 3, "completed": 9, "busy_seconds": 0.5}}',
-         {"rps": 12.5, "queue_depth": 3, "served": 9, "busy": 0.5}),
+        (
+            b'JSON {"rps_fractional": 12.5, "named_metrics": {"queue_depth": 3, "completed": 9, "busy_seconds": 0.5}}',
+            {"rps": 12.5, "queue_depth": 3, "served": 9, "busy": 0.5},
+        ),
         (b'JSON {"cpu_utilization": 0.5}', {"utilization": 0.5}),
         (b'JSON {"cpu_utilization": 0.5, "application_utilization": 1.2}', {"utilization": 1.2}),
-        (b"TEXT cpu_utilization=0.3, named_metrics.queue_depth=4,named_metrics.other=x",
-         {"utilization": 0.3, "queue_depth": 4}),
+        (
+            b"TEXT cpu_utilization=0.3, named_metrics.queue_depth=4,named_metrics.other=x",
+            {"utilization": 0.3, "queue_depth": 4},
+        ),
         (b"TEXT named_metrics.queue_depth=-1, rps_fractional=7", {"rps": 7}),
         (b'JSON {"rps_fractional": true, "named_metrics": {"queue_depth": 1}}', {"queue_depth": 1}),
     ],
-)  # fmt: skip
+)
 def test_reports_are_read(value, fields):
     assert orca.parse(value, 1.0) == Report(1.0, **fields)
 
 
 NOTHING = (
-    b"", b"JSON", b"JSON {", b"JSON []", b"JSON 3", b"JSON null", b'JSON {"rps_fractional": "9"}', b"BIN 12345",
-    b"TEXT", b"TEXT x", b'JSON {"rps_fractional": 1e999}', b'JSON {"rps_fractional": NaN}',
-    b'JSON {"named_metrics": [1]}', b"TEXT rps_fractional=nan", b"TEXT rps_fractional=inf",
-    b'JSON {"rps_fractional": 1' + b"0" * 400 + b"}", b"JSON " + b"[" * 90_000, b"json {}", b"\xff\xfe",
-)  # fmt: skip
+    b"",
+    b"JSON",
+    b"JSON {",
+    b"JSON []",
+    b"JSON 3",
+    b"JSON null",
+    b'JSON {"rps_fractional": "9"}',
+    b"BIN 12345",
+    b"TEXT",
+    b"TEXT x",
+    b'JSON {"rps_fractional": 1e999}',
+    b'JSON {"rps_fractional": NaN}',
+    b'JSON {"named_metrics": [1]}',
+    b"TEXT rps_fractional=nan",
+    b"TEXT rps_fractional=inf",
+    b'JSON {"rps_fractional": 1' + b"0" * 400 + b"}",
+    b"JSON " + b"[" * 90_000,
+    b"json {}",
+    b"\xff\xfe",
+)
 
 
 @pytest.mark.parametrize("value", NOTHING)

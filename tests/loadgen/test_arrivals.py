@@ -39,8 +39,10 @@ def test_a_constant_schedule_is_even():
     assert schedule(Constant(4.0), 1.01).tolist() == [0.25, 0.5, 0.75, 1.0]
 
 
-@pytest.mark.parametrize(("name", "rate", "message"), [("x", 1.0, "unknown"), ("poisson", 0.0, "positive"),
-                                                       ("constant", math.inf, "positive")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "rate", "message"),
+    [("x", 1.0, "unknown"), ("poisson", 0.0, "positive"), ("constant", math.inf, "positive")],
+)
 def test_processes_that_are_none(name, rate, message):
     with pytest.raises(ValueError, match=message):
         parse(name, rate, Random(1))

@@ -69,10 +69,30 @@ def attack(capsys):
 @pytest.mark.slow
 def test_a_run_by_three_processes_leaves_everything_and_its_plan_can_be_sent_again(server, attack, tmp_path):
     done = attack(
-        server + "/ok", server + "/no", "--weights", "3,1", "--stages", "0.7s@200,0.7s@200..300", "--warmup", 0.2,
-        "--processes", 3, "-X", "POST", "--body-bytes", 100, "--body-law", "exp", "-H", "X-Secret: s3cret",
-        "--out", tmp_path / "run", "--json", "--fail-if", "errors>50%",
-    )  # fmt: skip
+        server + "/ok",
+        server + "/no",
+        "--weights",
+        "3,1",
+        "--stages",
+        "0.7s@200,0.7s@200..300",
+        "--warmup",
+        0.2,
+        "--processes",
+        3,
+        "-X",
+        "POST",
+        "--body-bytes",
+        100,
+        "--body-law",
+        "exp",
+        "-H",
+        "X-Secret: s3cret",
+        "--out",
+        tmp_path / "run",
+        "--json",
+        "--fail-if",
+        "errors>50%",
+    )
     assert done.returncode in (0, 4), done.stderr  # 4 where this machine has no time to send
     summary = Summary.model_validate_json(done.stdout)
     jsonschema.validate(json.loads(done.stdout), Summary.model_json_schema(mode="serialization"))
@@ -83,8 +103,14 @@ def test_a_run_by_three_processes_leaves_everything_and_its_plan_can_be_sent_aga
     assert summary.little.counted == pytest.approx(summary.little.stamped, rel=1e-3)
     assert len(summary.cpu) == 3
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
-        "summary.json", "schedule.csv.gz", "requests.jsonl.gz", "report.html", "response.hgrm", "service.hgrm",
-        "lateness.hgrm"}  # fmt: skip
+        "summary.json",
+        "schedule.csv.gz",
+        "requests.jsonl.gz",
+        "report.html",
+        "response.hgrm",
+        "service.hgrm",
+        "lateness.hgrm",
+    }
     assert Summary.model_validate_json((tmp_path / "run" / "summary.json").read_text()) == summary
     rows = [
         json.loads(line) for line in gzip.decompress((tmp_path / "run" / "requests.jsonl.gz").read_bytes()).splitlines()
@@ -93,7 +119,9 @@ def test_a_run_by_three_processes_leaves_everything_and_its_plan_can_be_sent_aga
     assert all(row["planned"] <= row["sent"] <= row["done"] for row in rows)
     assert {row["process"] for row in rows} == {0, 1, 2}
     assert {(row["url"], row["status"], row["pool"]) for row in rows} == {
-        (server + "/ok", 200, "ok"), (server + "/no", 503, "no")}  # fmt: skip
+        (server + "/ok", 200, "ok"),
+        (server + "/no", 503, "no"),
+    }
     text = "".join(path.read_text() for path in (tmp_path / "run").iterdir() if path.suffix != ".gz")
     assert "s3cret" not in text
     page = (tmp_path / "run" / "report.html").read_text()
@@ -101,8 +129,16 @@ def test_a_run_by_three_processes_leaves_everything_and_its_plan_can_be_sent_aga
     assert "src=" not in page
     assert "<script" not in page
 
-    again = attack(server + "/ok", "--arrivals", f"trace:{tmp_path / 'run' / 'schedule.csv.gz'}", "--rows", "parquet",
-                   "--out", tmp_path / "again", "--json")  # fmt: skip
+    again = attack(
+        server + "/ok",
+        "--arrivals",
+        f"trace:{tmp_path / 'run' / 'schedule.csv.gz'}",
+        "--rows",
+        "parquet",
+        "--out",
+        tmp_path / "again",
+        "--json",
+    )
     assert json.loads(again.stdout)["sent"] == len(rows)
     import pyarrow.parquet as pq
 
@@ -133,8 +169,12 @@ def test_exit_codes_and_words(server, attack, path, more, code, says):
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_ends_the_sending_and_what_is_open_is_waited_for(server, number):
     before = set(Path(tempfile.gettempdir()).glob("lased-attack-*"))
-    with subprocess.Popen(command(server + "/slow", "--rate", "40", "--duration", "60", "--json"), text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
+    with subprocess.Popen(
+        command(server + "/slow", "--rate", "40", "--duration", "60", "--json"),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
         senders = children(process)
         time.sleep(0.5)
         process.send_signal(number)
@@ -149,8 +189,12 @@ def test_a_signal_ends_the_sending_and_what_is_open_is_waited_for(server, number
 
 
 def test_a_second_signal_ends_the_run_without_a_result(server):
-    with subprocess.Popen(command(server + "/never", "--rate", "40", "--duration", "60"), text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
+    with subprocess.Popen(
+        command(server + "/never", "--rate", "40", "--duration", "60"),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
         senders = children(process)
         time.sleep(0.3)
         for _ in range(2):
@@ -193,15 +237,23 @@ def test_a_result_is_reported_whatever_happens_to_its_folder_or_its_terminal(ser
     assert json.loads(out)["sent"] > 50
     assert process.returncode == 1
     assert errors.startswith("error: cannot write into ")
-    with subprocess.Popen(command(server + "/ok", "--rate", "50", "--duration", "6", "--json"), text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
+    with subprocess.Popen(
+        command(server + "/ok", "--rate", "50", "--duration", "6", "--json"),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
         process.stderr.close()
         assert json.loads(process.stdout.read())["sent"] > 200
 
 
 def test_sending_processes_do_not_outlive_the_one_that_started_them(server):
-    with subprocess.Popen(command(server + "/ok", "--rate", "40", "--duration", "60"), text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
+    with subprocess.Popen(
+        command(server + "/ok", "--rate", "40", "--duration", "60"),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
         senders = children(process)
         os.kill(process.pid, signal.SIGKILL)
         process.communicate(timeout=20)

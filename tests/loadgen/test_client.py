@@ -91,13 +91,16 @@ async def test_an_answer(name):
     assert not records.error.any()
 
 
-@pytest.mark.parametrize("answer", [
-    b"HTTP/1.1 200 OK\r\n\r\nuntil the end",
-    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nuntil the end",
-    b"HTTP/1.0 200 OK\r\nX-Pool: old\r\n\r\nold",
-    b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
-    OK.replace(b"\r\nX", b"\r\nConnection: close\r\nX"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\n\r\nuntil the end",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nuntil the end",
+        b"HTTP/1.0 200 OK\r\nX-Pool: old\r\n\r\nold",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        OK.replace(b"\r\nX", b"\r\nConnection: close\r\nX"),
+    ],
+)
 async def test_an_answer_that_ends_the_connection(answer):
     async with Server(answer, close=True) as server:
         records, effort = await sent(server.url)
@@ -122,7 +125,7 @@ BAD = {
     "nothing": (b"", True, "closed"),
     "silence": (b"", False, "timed out"),
     "another protocol": (b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", False, "bad answer"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -29,9 +29,14 @@ def test_a_trace_is_read_as_it_is(tmp_path, name):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("1\n0.5\n", "line 2: 0.5 does not come after 1"), ("1\nx\n", "line 2: not a number: 'x'"), ("-1\n", "line 1"),
-     ("nan\n", "line 1"), ("1\ninf\n", "line 2")],
-)  # fmt: skip
+    [
+        ("1\n0.5\n", "line 2: 0.5 does not come after 1"),
+        ("1\nx\n", "line 2: not a number: 'x'"),
+        ("-1\n", "line 1"),
+        ("nan\n", "line 1"),
+        ("1\ninf\n", "line 2"),
+    ],
+)
 def test_a_trace_that_is_none_is_refused_by_line(tmp_path, text, message):
     path = tmp_path / "trace.csv"
     path.write_text(text)
@@ -71,8 +76,13 @@ def test_the_same_seed_gives_the_same_plan_and_a_run_can_be_sent_again(tmp_path)
 
 
 def test_urls_bodies_and_processes_get_what_they_should(tmp_path):
-    made = plan(traffic={"duration": 100.0}, body_law="exp", body_bytes=500.0, processes=4,
-                request=Request(("http://a/", "http://b/"), "POST", sizes=True)).draw(tmp_path)  # fmt: skip
+    made = plan(
+        traffic={"duration": 100.0},
+        body_law="exp",
+        body_bytes=500.0,
+        processes=4,
+        request=Request(("http://a/", "http://b/"), "POST", sizes=True),
+    ).draw(tmp_path)
     n = len(made)
     assert abs((made.target == 0).mean() - 0.75) < 4 * math.sqrt(0.75 * 0.25 / n)
     assert abs(made.body.mean() - 500.0) < 4 * 500.0 / math.sqrt(n)

@@ -53,8 +53,11 @@ def test_a_good_run_is_valid_and_its_times_are_three():
     summary = summary_of(records)
     assert summary.verdict == "valid", summary.warnings
     assert exit_code(summary) == 0
-    for times, exact in ((summary.latency, records.response), (summary.service, records.service),
-                         (summary.lateness, records.lateness)):  # fmt: skip
+    for times, exact in (
+        (summary.latency, records.response),
+        (summary.service, records.service),
+        (summary.lateness, records.lateness),
+    ):
         assert times.mean == pytest.approx(exact.mean())
         assert times.max == exact.max()
         ordered, n = np.sort(exact), len(exact)
@@ -278,8 +281,13 @@ def test_what_is_not_poisson_is_compared_with_its_plan(text):
     assert batched.distance > batched.allowed
 
 
-JITTERED = (("constant", 2.0, 20.0), ("constant", 50.0, 20.0), ("gamma:burstiness=0.1", 100.0, 20.0),
-            ("gamma:burstiness=1000", 1000.0, 5.0), ("poisson", 1000.0, 10.0))  # fmt: skip
+JITTERED = (
+    ("constant", 2.0, 20.0),
+    ("constant", 50.0, 20.0),
+    ("gamma:burstiness=0.1", 100.0, 20.0),
+    ("gamma:burstiness=1000", 1000.0, 5.0),
+    ("poisson", 1000.0, 10.0),
+)
 
 
 @pytest.mark.parametrize(("text", "rate", "seconds"), JITTERED)
@@ -320,8 +328,10 @@ def test_the_allowance_is_that_of_dvoretzky_kiefer_wolfowitz_and_massart():
 
 def test_percentiles_are_values_that_happened_to_three_digits():
     values = np.arange(1, 1001) / 1000
-    assert distribution(values) == pytest.approx({"mean": 0.5005, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99,
-                                                  "p999": 0.999, "p9999": 1.0, "max": 1.0}, rel=1e-3)  # fmt: skip
+    assert distribution(values) == pytest.approx(
+        {"mean": 0.5005, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999, "p9999": 1.0, "max": 1.0},
+        rel=1e-3,
+    )
 
 
 def test_a_histogram_holds_any_time_and_writes_itself(tmp_path):
@@ -396,8 +406,26 @@ def test_a_time_without_observations_breaks_every_bound_and_an_invalid_run_comes
     assert exit_code(summary) == 4
 
 
-NO_RULES = ("", "p99", "p99>", ">1s", "p99>1", "p99>1%", "p0>1s", "p100>1s", "p999>1s", "x>1s", "a.p99>1s", "errors>1s",
-            "rate<5%", "service.>1s", "p99=1s", "p99>-1s", "p99>1s;rm", "rate.p9>1s")  # fmt: skip
+NO_RULES = (
+    "",
+    "p99",
+    "p99>",
+    ">1s",
+    "p99>1",
+    "p99>1%",
+    "p0>1s",
+    "p100>1s",
+    "p999>1s",
+    "x>1s",
+    "a.p99>1s",
+    "errors>1s",
+    "rate<5%",
+    "service.>1s",
+    "p99=1s",
+    "p99>-1s",
+    "p99>1s;rm",
+    "rate.p9>1s",
+)
 
 
 @pytest.mark.parametrize("rule", NO_RULES)

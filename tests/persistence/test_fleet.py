@@ -96,8 +96,11 @@ async def test_a_pool_forgotten_at_one_dispatcher_stays_forgotten_at_another_tha
 async def test_on_reports_three_dispatchers_are_nearly_one(tmp_path):
     """Mean response at load 0.6, own-count SED and partial_sed behind three, SED behind one: on the same traffic."""
     means = {}
-    for name, policy, n, options in (("one", "sed", 1, {}), ("own", "sed", 3, {}),
-                                     ("partial", "partial_sed", 3, {"replicas": 3})):  # fmt: skip
+    for name, policy, n, options in (
+        ("one", "sed", 1, {}),
+        ("own", "sed", 3, {}),
+        ("partial", "partial_sed", 3, {"replicas": 3}),
+    ):
         pools = (LivePoolSpec("a", 40.0, 100.0), LivePoolSpec("b", 200.0, 100.0))
         async with live_fleet(policy, pools, n, common=WorkerOptions(load_report="json"), options=options) as fleet:
             records, request = spread(144.0, 15.0, fleet)

@@ -273,7 +273,7 @@ async def test_a_prior_is_nobodys_observation(redis):
 
 async def test_dispatchers_that_went_are_folded_and_one_that_returns_is_not_counted_twice(redis, monkeypatch):
     monkeypatch.setattr(shared, "MAX_FIELDS", 3)
-    monkeypatch.setattr(shared, "SILENT_SECONDS", -1)  # all but the one who looks count as gone
+    monkeypatch.setattr(shared, "SILENT_SECONDS", -1)  # every other dispatcher counts as gone
     gone = Member(redis.url)
     gone.sees("a", [0.1] * 4)
     await gone.look()

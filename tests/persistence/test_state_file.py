@@ -58,13 +58,31 @@ def changed_curve(**change):
     return json.dumps({"version": 1, "pools": {}, "curves": {"a": {**CURVE, **change}}})
 
 
-@pytest.mark.parametrize("text", [
-    "", "{", "[]", "null", '{"version": 2, "pools": {}}', '{"version": 1}', '{"version": 1, "pools": {"a": 3}}',
-    "\x00\xff", changed(weight=0), changed(total=-1.0), changed(total=float("inf")), changed(observations=None),
-    changed(weight="9"), changed(weight=True), changed(total=float("nan")),
-    '{"version": 1, "pools": {}, "curves": []}', '{"version": 1, "pools": {}, "curves": {"a": 3}}',
-    changed_curve(found=3.0), changed_curve(found=[-1.0, 0.0, 0.0]), changed_curve(found=["1", 0.0, 0.0]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"version": 2, "pools": {}}',
+        '{"version": 1}',
+        '{"version": 1, "pools": {"a": 3}}',
+        "\x00\xff",
+        changed(weight=0),
+        changed(total=-1.0),
+        changed(total=float("inf")),
+        changed(observations=None),
+        changed(weight="9"),
+        changed(weight=True),
+        changed(total=float("nan")),
+        '{"version": 1, "pools": {}, "curves": []}',
+        '{"version": 1, "pools": {}, "curves": {"a": 3}}',
+        changed_curve(found=3.0),
+        changed_curve(found=[-1.0, 0.0, 0.0]),
+        changed_curve(found=["1", 0.0, 0.0]),
+    ],
+)
 def test_what_cannot_be_believed_is_refused(tmp_path, text):
     path = tmp_path / "state.json"
     path.write_bytes(text.encode("latin1"))

@@ -51,9 +51,13 @@ def test_sockets_from_systemd_are_taken_by_name(tmp_path):
         ports = [each.getsockname()[1] for each in (a, b)]
         command = f'exec 3<&{a.fileno()} 4<&{b.fileno()}; exec {sys.executable} -c "$CODE"'
         done = subprocess.run(
-            ["bash", "-c", command], pass_fds=(a.fileno(), b.fileno()), capture_output=True, text=True, check=True,
+            ["bash", "-c", command],
+            pass_fds=(a.fileno(), b.fileno()),
+            capture_output=True,
+            text=True,
+            check=True,
             env={**os.environ, "LISTEN_FDS": "2", "LISTEN_FDNAMES": "http:admin", "CODE": code},
-        )  # fmt: skip
+        )
     assert done.stdout == f"{{'listen': ['127.0.0.1:{ports[0]}'], 'admin': ['127.0.0.1:{ports[1]}']}} False\n"
 
 

@@ -142,9 +142,15 @@ async def test_a_stalled_loop_sends_nothing(manager, failures):
 
 @pytest.mark.parametrize(
     "environment",
-    [{}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "soon"}, {"WATCHDOG_USEC": "-1"}, {"WATCHDOG_USEC": "²"},
-     {"WATCHDOG_PID": "1", "WATCHDOG_USEC": "1000"}],
-)  # fmt: skip
+    [
+        {},
+        {"WATCHDOG_USEC": "0"},
+        {"WATCHDOG_USEC": "soon"},
+        {"WATCHDOG_USEC": "-1"},
+        {"WATCHDOG_USEC": "²"},
+        {"WATCHDOG_PID": "1", "WATCHDOG_USEC": "1000"},
+    ],
+)
 async def test_no_watchdog_runs_without_its_variables(manager, environment):
     await asyncio.wait_for(Notifier(manager.environment | environment, pytest.fail).watch(), MAX_WAIT_SECONDS)
     assert manager.silent()
@@ -198,8 +204,18 @@ async def test_the_service_notifies_its_manager(manager, monkeypatch):
 
 @pytest.mark.slow
 def test_the_life_of_the_command(manager):
-    command = [sys.executable, "-m", "dispatcher", "serve", "--pool", "a=http://127.0.0.1:9",
-               "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "dispatcher",
+        "serve",
+        "--pool",
+        "a=http://127.0.0.1:9",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
+    ]
     environment = os.environ | manager.environment | {"WATCHDOG_USEC": "400000"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         try:

@@ -110,7 +110,7 @@ GOLDEN = {
         (0.466625613919, 0.243946024620, 0.289428361461),
         "01212010210120102102",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -356,8 +356,11 @@ def test_beliefs_stay_with_their_pool_when_another_leaves(make):
     turned_away(table, "3", 3)
     turned_away(table, "1", 1, retry_after=30.0)
     held = table.arrive(frozenset({"1", "2", "3"}))
-    told = (lambda: {pool: policy.rate(pool) for pool in policy.specs}) if make is Recharge else (
-        lambda: dict(zip(policy.names, map(float, policy.losses), strict=True)))  # fmt: skip
+    told = (
+        (lambda: {pool: policy.rate(pool) for pool in policy.specs})
+        if make is Recharge
+        else (lambda: dict(zip(policy.names, map(float, policy.losses), strict=True)))
+    )
     before = told()
     table.remove("0")
     assert {pool: told()[pool] - told()["2"] for pool in "123"} == pytest.approx(

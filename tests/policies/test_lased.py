@@ -157,10 +157,17 @@ def test_pools_with_more_servers_take_more_before_they_look_slow():
 
 @pytest.mark.parametrize(
     ("options", "word"),
-    [({"n0": 0}, "n0"), ({"c": -1.0}, "c must be from 0"), ({"alpha": -1.0}, "alpha"), ({"alpha": 1000.0}, "alpha"),
-     ({"max_episode_arrivals": -1}, "max"), ({"prior_weight": -0.5}, "prior_weight"), ({"ties": "coin"}, "ties"),
-     ({"c": math.nan}, "c must be from 0")],
-)  # fmt: skip
+    [
+        ({"n0": 0}, "n0"),
+        ({"c": -1.0}, "c must be from 0"),
+        ({"alpha": -1.0}, "alpha"),
+        ({"alpha": 1000.0}, "alpha"),
+        ({"max_episode_arrivals": -1}, "max"),
+        ({"prior_weight": -0.5}, "prior_weight"),
+        ({"ties": "coin"}, "ties"),
+        ({"c": math.nan}, "c must be from 0"),
+    ],
+)
 def test_options_out_of_range_are_refused(options, word):
     with pytest.raises(ConfigError, match=word):
         Lased(rng=Random(1), **options)

@@ -34,8 +34,9 @@ class Line:
         return script
 
 
-@pytest.mark.parametrize("policy", ["power_of_d", "jsq", "sed", "nq", "jiq", "haproxy_leastconn", "nginx_least_conn",
-                                    "peak_ewma"])  # fmt: skip
+@pytest.mark.parametrize(
+    "policy", ["power_of_d", "jsq", "sed", "nq", "jiq", "haproxy_leastconn", "nginx_least_conn", "peak_ewma"]
+)
 async def test_B01_nothing_goes_to_the_pool_that_is_stuck_while_another_is_idle(policy):
     """A draw of two out of two pools compares both, with fifty requests in flight on one.
 
@@ -60,9 +61,14 @@ async def test_B01_nothing_goes_to_the_pool_that_is_stuck_while_another_is_idle(
 
 @pytest.mark.parametrize(
     ("policy", "share"),
-    [("sed", (22, 0)), ("jsq", (22, 0)), ("weighted_round_robin", (20, 2)), ("haproxy_leastconn", (11, 11)),
-     ("round_robin", (11, 11))],
-)  # fmt: skip
+    [
+        ("sed", (22, 0)),
+        ("jsq", (22, 0)),
+        ("weighted_round_robin", (20, 2)),
+        ("haproxy_leastconn", (11, 11)),
+        ("round_robin", (11, 11)),
+    ],
+)
 async def test_B04_what_an_idle_slow_pool_gets_at_low_load_is_the_policys_rule(policy, share):
     """Requests come one at a time, with weights 10 to 1.
 
@@ -90,8 +96,22 @@ async def test_B05_weights_are_interleaved_and_not_served_in_blocks(weights):
                 assert abs(line.order[:n].count(name) - n * weight / total) < len(weights) - 1 + 1e-9
 
 
-@pytest.mark.parametrize("policy", ["round_robin", "weighted_round_robin", "random", "power_of_d", "jsq", "sed",
-                                    "lased", "haproxy_leastconn", "nginx_least_conn", "jiq", "peak_ewma"])  # fmt: skip
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "round_robin",
+        "weighted_round_robin",
+        "random",
+        "power_of_d",
+        "jsq",
+        "sed",
+        "lased",
+        "haproxy_leastconn",
+        "nginx_least_conn",
+        "jiq",
+        "peak_ewma",
+    ],
+)
 async def test_B06_a_pool_that_joins_gets_requests_each_time_it_joins(policy):
     """Added and removed three times, while requests hang on the one that stays: requests come while it is in, and only
     then."""

@@ -164,9 +164,11 @@ async def test_B19_a_signal_ends_the_service_in_good_order(number, capsys):
     pool = Gated()
     backend = await Pool(pool).open()
     config = {
-        "listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "timeouts": {"drain": 5.0},
+        "listen": "127.0.0.1:0",
+        "admin": "127.0.0.1:0",
+        "timeouts": {"drain": 5.0},
         "pools": [{"name": "p0", "url": f"http://127.0.0.1:{backend.port}"}],
-    }  # fmt: skip
+    }
     service = Service(Config.model_validate(config))
     running = asyncio.ensure_future(service.run_until_signal())
     try:

@@ -115,13 +115,16 @@ async def test_E02_a_final_response_before_the_body_reaches_the_client(framing, 
 
 
 @pytest.mark.parametrize("answer", FINAL)
-@pytest.mark.parametrize(("framing", "body"), [
-    (f"Content-Length: {len(EVIL)}", EVIL),
-    ("Content-Length: 5", b"hello" + EVIL),
-    ("Content-Length: 5", EVIL),
-    ("Transfer-Encoding: chunked", b"%x\r\n%b\r\n0\r\n\r\n" % (len(EVIL), EVIL)),
-    ("Transfer-Encoding: chunked", EVIL),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("framing", "body"),
+    [
+        (f"Content-Length: {len(EVIL)}", EVIL),
+        ("Content-Length: 5", b"hello" + EVIL),
+        ("Content-Length: 5", EVIL),
+        ("Transfer-Encoding: chunked", b"%x\r\n%b\r\n0\r\n\r\n" % (len(EVIL), EVIL)),
+        ("Transfer-Encoding: chunked", EVIL),
+    ],
+)
 async def test_E03_bytes_after_an_early_final_response_are_no_request(framing, body, answer):
     script = blunt(answer)
     async with front(script) as f:
@@ -167,14 +170,17 @@ async def test_E05_a_413_reaches_a_client_that_is_still_sending(framing, expect,
         await assert_unharmed(f)
 
 
-@pytest.mark.parametrize("pieces", [
-    (CONTINUE, OK),
-    (CONTINUE + OK,),
-    (CONTINUE + OK[:20], OK[20:]),
-    tuple(bytes([byte]) for byte in CONTINUE + OK),
-    (CONTINUE + CONTINUE, OK),
-    (CONTINUE + b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"2\r\nok\r\n", b"0\r\n\r\n"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (CONTINUE, OK),
+        (CONTINUE + OK,),
+        (CONTINUE + OK[:20], OK[20:]),
+        tuple(bytes([byte]) for byte in CONTINUE + OK),
+        (CONTINUE + CONTINUE, OK),
+        (CONTINUE + b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"2\r\nok\r\n", b"0\r\n\r\n"),
+    ],
+)
 async def test_E06_a_100_and_the_final_response_arrive_in_order(pieces):
     async with front(Pieces(*pieces)) as f:
         client = await f.client()
@@ -188,10 +194,17 @@ async def test_E06_a_100_and_the_final_response_arrive_in_order(pieces):
         await assert_unharmed(f)
 
 
-@pytest.mark.parametrize("interim", [
-    (HINTS,), (HINTS, HINTS.replace(b"/a", b"/b")), (b"HTTP/1.1 102 Processing\r\n\r\n", HINTS),
-    (b"HTTP/1.1 104 Whatever\r\nX-Progress: 1\r\n\r\n",), (CONTINUE, HINTS), (HINTS,) * 50,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "interim",
+    [
+        (HINTS,),
+        (HINTS, HINTS.replace(b"/a", b"/b")),
+        (b"HTTP/1.1 102 Processing\r\n\r\n", HINTS),
+        (b"HTTP/1.1 104 Whatever\r\nX-Progress: 1\r\n\r\n",),
+        (CONTINUE, HINTS),
+        (HINTS,) * 50,
+    ],
+)
 @pytest.mark.parametrize("together", [False, True])
 async def test_E07_every_interim_response_is_forwarded_with_its_own_headers_only(interim, together):
     final = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Final: 1\r\n\r\nok"
@@ -236,11 +249,17 @@ async def test_E07_an_http_1_0_client_gets_the_final_response_alone(interim):
         await assert_unharmed(f)
 
 
-@pytest.mark.parametrize(("fails", "code"), [
-    ("reset", 502), ("close", 502), (b"nonsense\r\n\r\n", 502),
-    (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 502), ("silence", 504),
-    (b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\noh", 500),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("fails", "code"),
+    [
+        ("reset", 502),
+        ("close", 502),
+        (b"nonsense\r\n\r\n", 502),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 502),
+        ("silence", 504),
+        (b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\noh", 500),
+    ],
+)
 @pytest.mark.parametrize("interim", [CONTINUE, HINTS])
 async def test_E08_a_failure_after_an_interim_response_ends_in_an_error_response(interim, fails, code):
     async def play(wire, head):
@@ -459,12 +478,15 @@ async def test_E10_an_early_response_arrives_even_if_more_of_the_body_was_sent_a
         await assert_unharmed(f)
 
 
-@pytest.mark.parametrize("upgrade", [
-    ("Upgrade: h2c", "Connection: Upgrade, HTTP2-Settings", "HTTP2-Settings: AAMAAABkAAQAAP__"),
-    ("Upgrade: h2c", "Connection: upgrade"),
-    ("Upgrade: h2c, foo/2", "Connection: Upgrade"),
-    ("Upgrade: TLS/1.2", "Connection: Upgrade"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "upgrade",
+    [
+        ("Upgrade: h2c", "Connection: Upgrade, HTTP2-Settings", "HTTP2-Settings: AAMAAABkAAQAAP__"),
+        ("Upgrade: h2c", "Connection: upgrade"),
+        ("Upgrade: h2c, foo/2", "Connection: Upgrade"),
+        ("Upgrade: TLS/1.2", "Connection: Upgrade"),
+    ],
+)
 @pytest.mark.parametrize(("framing", "body"), FRAMINGS)
 async def test_E11_a_body_with_an_upgrade_is_forwarded_without_the_upgrade(framing, body, upgrade):
     """A server that does not want to upgrade ignores the header (RFC 9110 7.8) and serves the request."""

@@ -84,8 +84,14 @@ async def test_H05_a_te_field_in_two_lines_is_the_same_as_in_one(lines):
         assert values(pool.requests[0][0], b"te") == [b"trailers"]
 
 
-@pytest.mark.parametrize("lines", [["Connection: close, x-mine"], ["Connection: close", "connection: x-mine"],
-                                   ["Connection: x-mine", "Connection: , close"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["Connection: close, x-mine"],
+        ["Connection: close", "connection: x-mine"],
+        ["Connection: x-mine", "Connection: , close"],
+    ],
+)
 async def test_H05_two_connection_fields_are_the_same_as_one(lines):
     pool = Recorder()
     async with checked_front(pool) as f:
@@ -229,8 +235,11 @@ async def test_H12_only_headers_about_the_client_are_added(raw, first):
     *lines, forwarded, via = header_lines(head)
     assert head.startswith(first + b"\r\n")
     assert lines == [
-        *theirs, b"X-Forwarded-For: 127.0.0.1", b"X-Forwarded-Proto: http", b"X-Forwarded-Host: a",
-    ]  # fmt: skip
+        *theirs,
+        b"X-Forwarded-For: 127.0.0.1",
+        b"X-Forwarded-Proto: http",
+        b"X-Forwarded-Host: a",
+    ]
     assert forwarded.startswith(b"Forwarded: for=")
     assert via.startswith(b"Via: 1.1 ")
     added = {line.partition(b":")[0].lower() for line in header_lines(answer[0])} - {b"content-length"}
@@ -381,9 +390,10 @@ async def test_H19_no_client_creates_a_metric_series():
 
     def series(f):
         return {
-            (sample.name, *sorted(sample.labels.items())) for family in f.service.registry.collect()
+            (sample.name, *sorted(sample.labels.items()))
+            for family in f.service.registry.collect()
             for sample in family.samples
-        }  # fmt: skip
+        }
 
     async with checked_front(script) as f:
         assert status(await f.ask(get("*", "Max-Forwards: 0", method="OPTIONS"))) == 200
@@ -403,9 +413,17 @@ async def test_H19_no_client_creates_a_metric_series():
 
 
 BLANKS = {
-    b"X: a \t": b"a", b"X:a": b"a", b"X:\t \ta": b"a", b"X: a  b\tc ": b"a  b\tc", b"X: ": b"", b"X:": b"",
-    b"X: \t ": b"", b"X: \xe9 ": b"\xe9", b"X: a:b : c ": b"a:b : c", b'X: " a " ': b'" a "',
-}  # fmt: skip
+    b"X: a \t": b"a",
+    b"X:a": b"a",
+    b"X:\t \ta": b"a",
+    b"X: a  b\tc ": b"a  b\tc",
+    b"X: ": b"",
+    b"X:": b"",
+    b"X: \t ": b"",
+    b"X: \xe9 ": b"\xe9",
+    b"X: a:b : c ": b"a:b : c",
+    b'X: " a " ': b'" a "',
+}
 
 
 @pytest.mark.parametrize(("line", "value"), BLANKS.items())
@@ -489,8 +507,12 @@ async def test_target_and_fields_pass_byte_for_byte():
     assert head.startswith(b"GET /a//b/%zz?q=%41&x[]=1 HTTP/1.1\r\nHost: Example.test:81\r\n")
     names = (b"x-odd", b"x-case", b"x-tw", b"cookie")
     assert [line for line in header_lines(head) if line.lower().startswith(names)] == [
-        b"X-Odd: caf\xe9 \xff", b"x-CASE: kept", b"X-Twice: 1", b"X-Twice: 2", b"Cookie: a=b; c",
-    ]  # fmt: skip
+        b"X-Odd: caf\xe9 \xff",
+        b"x-CASE: kept",
+        b"X-Twice: 1",
+        b"X-Twice: 2",
+        b"Cookie: a=b; c",
+    ]
 
 
 async def test_only_headers_about_the_client_are_added():
@@ -500,8 +522,11 @@ async def test_only_headers_about_the_client_are_added():
     *fields, forwarded, via = header_lines(script.requests[0][0])
     assert re.fullmatch(rb'Forwarded: for="127.0.0.1:[0-9]+";host="test";proto=http', forwarded)
     assert fields == [
-        b"Host: test", b"X-Forwarded-For: 127.0.0.1", b"X-Forwarded-Proto: http", b"X-Forwarded-Host: test",
-    ]  # fmt: skip
+        b"Host: test",
+        b"X-Forwarded-For: 127.0.0.1",
+        b"X-Forwarded-Proto: http",
+        b"X-Forwarded-Host: test",
+    ]
     assert via.startswith(b"Via: 1.1 ")
     assert via.endswith(b".lased-dispatcher")
 

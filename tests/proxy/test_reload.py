@@ -142,9 +142,11 @@ def test_sighup_reads_the_file_again(tmp_path):
     text = 'listen = "127.0.0.1:0"\nadmin = "127.0.0.1:0"\n[[pools]]\nname = "a"\nurl = "http://127.0.0.1:9"\n'
     path.write_text(text)
     with subprocess.Popen(
-        [sys.executable, "-m", "dispatcher", "serve", "--config", str(path)], stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        [sys.executable, "-m", "dispatcher", "serve", "--config", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         try:
             assert process.stdout.readline().startswith("listening on")
             admin = process.stdout.readline().split()[-1]

@@ -37,15 +37,18 @@ def post(*fields, target="/x", method="POST", version="1.1"):
 
 
 @pytest.mark.parametrize("size", [0, 1])
-@pytest.mark.parametrize("fields", [
-    (b"Content-Length: 0", b"Transfer-Encoding: chunked"),
-    (b"Transfer-Encoding: chunked", b"Content-Length: 0"),
-    (b"Content-Length: 15", b"Transfer-Encoding: chunked"),
-    (b"content-length: 5", b"X: y", b"TRANSFER-ENCODING: Chunked"),
-    (b"Content-Length: 6", b"Transfer-Encoding: gzip, chunked"),
-    (b"Content-Length: 6", b"Transfer-Encoding: identity"),
-    (b"Content-Length: 6", b"Connection: transfer-encoding", b"Transfer-Encoding: chunked"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "fields",
+    [
+        (b"Content-Length: 0", b"Transfer-Encoding: chunked"),
+        (b"Transfer-Encoding: chunked", b"Content-Length: 0"),
+        (b"Content-Length: 15", b"Transfer-Encoding: chunked"),
+        (b"content-length: 5", b"X: y", b"TRANSFER-ENCODING: Chunked"),
+        (b"Content-Length: 6", b"Transfer-Encoding: gzip, chunked"),
+        (b"Content-Length: 6", b"Transfer-Encoding: identity"),
+        (b"Content-Length: 6", b"Connection: transfer-encoding", b"Transfer-Encoding: chunked"),
+    ],
+)
 async def test_F01_a_length_and_a_coding_together_are_refused(fields, size):
     """RFC 9112 6.3: ought to be an error, and the connection closes; the request inside the chunk is never one."""
     inside = b"%x\r\n%b\r\n0\r\n\r\n" % (len(EVIL), EVIL)
@@ -53,18 +56,53 @@ async def test_F01_a_length_and_a_coding_together_are_refused(fields, size):
         await assert_refused_unseen(f, post(*fields) + inside + EVIL, 400, 501, size=size)
 
 
-@pytest.mark.parametrize("value", [
-    b"+5", b"-1", b"-0", b"1_0", b"0x5", b"5.0", b"5e0", b"5;", b"5 5", b"5,5", b"5, 5", b"5,6", b"", b" ", b"\x0b5",
-    b"5\x0b", b"5\x0c", b"\xb2", b"\xd9\xa5", b"five", b'"5"', b"18446744073709551616", b"9" * 40,
-    b"5\r\nContent-Length: 6", b"5\r\nX: y\r\ncontent-length: 5", b"0\r\nContent-Length: 5",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"+5",
+        b"-1",
+        b"-0",
+        b"1_0",
+        b"0x5",
+        b"5.0",
+        b"5e0",
+        b"5;",
+        b"5 5",
+        b"5,5",
+        b"5, 5",
+        b"5,6",
+        b"",
+        b" ",
+        b"\x0b5",
+        b"5\x0b",
+        b"5\x0c",
+        b"\xb2",
+        b"\xd9\xa5",
+        b"five",
+        b'"5"',
+        b"18446744073709551616",
+        b"9" * 40,
+        b"5\r\nContent-Length: 6",
+        b"5\r\nX: y\r\ncontent-length: 5",
+        b"0\r\nContent-Length: 5",
+    ],
+)
 async def test_F05_a_length_is_digits_only_and_there_is_one(value):
     async with front(Recorder()) as f:
         await assert_refused_unseen(f, post(b"Content-Length: " + value) + b"hello" + EVIL, 400)
 
 
-@pytest.mark.parametrize("field", [b"Content-Length:5", b"Content-Length:  5", b"Content-Length: 5 ",
-                                   b"Content-Length:\t5", b"Content-Length: 05", b"content-LENGTH: 0005"])  # fmt: skip
+@pytest.mark.parametrize(
+    "field",
+    [
+        b"Content-Length:5",
+        b"Content-Length:  5",
+        b"Content-Length: 5 ",
+        b"Content-Length:\t5",
+        b"Content-Length: 05",
+        b"content-LENGTH: 0005",
+    ],
+)
 async def test_F05_blanks_around_a_length_and_zeros_before_it_change_nothing(field):
     """RFC 9110 8.6 asks for digits and RFC 9112 5.1 leaves the blanks around a value out of it, so `05` is a five."""
     script = Recorder()
@@ -141,11 +179,18 @@ async def test_F06_a_list_of_one_is_chunked_or_refused_and_never_anything_else(v
         await assert_unharmed(f)
 
 
-@pytest.mark.parametrize("value", [
-    b"chunked, chunked", b"chunked,chunked", b"chunked, Chunked", b"chunked, chunked, chunked",
-    b"chunked, gzip, chunked", b"chunked\r\nTransfer-Encoding: chunked",
-    b"chunked\r\nX: y\r\ntransfer-encoding:CHUNKED",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"chunked, chunked",
+        b"chunked,chunked",
+        b"chunked, Chunked",
+        b"chunked, chunked, chunked",
+        b"chunked, gzip, chunked",
+        b"chunked\r\nTransfer-Encoding: chunked",
+        b"chunked\r\nX: y\r\ntransfer-encoding:CHUNKED",
+    ],
+)
 async def test_F07_chunked_twice_is_refused(value):
     async with front(Recorder()) as f:
         await assert_refused_unseen(f, post(b"Transfer-Encoding: " + value) + HELLO + EVIL, 400)
@@ -172,47 +217,52 @@ async def broken_upload(body, size):
 
 
 @pytest.mark.parametrize("size", [0, 1])
-@pytest.mark.parametrize("body", [
-    b"5\nhello\r\n0\r\n\r\n",
-    b"5\r\nhello\n0\r\n\r\n",
-    b"5\r\nhello\r\n0\n\r\n",
-    b"5\r\nhello\r\n0\r\n\n",
-    b"5\r\nhello\r\n0\r\nX: y\n\r\n",
-    b"5\r\nhello\r\n0\n\n",
-    b"5;a=b\nhello\r\n0\r\n\r\n",
-    b"5\rhello\r\n0\r\n\r\n",
-    b"5\r\rhello\r\n0\r\n\r\n",
-    b"5\r\nhello\r0\r\n\r\n",
-    b"5\r\nhello\r\r\n0\r\n\r\n",
-    b"5\r\nhello\r\n0\r\nX: a\rb\r\n\r\n",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"5\nhello\r\n0\r\n\r\n",
+        b"5\r\nhello\n0\r\n\r\n",
+        b"5\r\nhello\r\n0\n\r\n",
+        b"5\r\nhello\r\n0\r\n\n",
+        b"5\r\nhello\r\n0\r\nX: y\n\r\n",
+        b"5\r\nhello\r\n0\n\n",
+        b"5;a=b\nhello\r\n0\r\n\r\n",
+        b"5\rhello\r\n0\r\n\r\n",
+        b"5\r\rhello\r\n0\r\n\r\n",
+        b"5\r\nhello\r0\r\n\r\n",
+        b"5\r\nhello\r\r\n0\r\n\r\n",
+        b"5\r\nhello\r\n0\r\nX: a\rb\r\n\r\n",
+    ],
+)
 async def test_F09_lines_of_a_chunked_body_end_in_crlf(body, size):
     await broken_upload(body, size)
 
 
 @pytest.mark.parametrize("size", [0, 1])
-@pytest.mark.parametrize("raw", [
-    b"GET / HTTP/1.1\nHost: a\n\n",
-    b"GET / HTTP/1.1\nHost: a\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: a\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: a\nX: y\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: a\r\nX: y\n\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: a\r\n\n\r\n\r\n",
-    b"\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
-    b"GET / HTTP/1.1\rHost: a\r\r\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: a\rX: y\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: a\r\nX: y\r\r\n\r\n",
-    b"GET /\n HTTP/1.1\r\nHost: a\r\n\r\n",
-    b"POST / HTTP/1.1\r\nHost: a\r\nX: y\nContent-Length: 40\r\n\r\n",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"GET / HTTP/1.1\nHost: a\n\n",
+        b"GET / HTTP/1.1\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\nX: y\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nX: y\n\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\n\n\r\n\r\n",
+        b"\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.1\rHost: a\r\r\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\rX: y\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nX: y\r\r\n\r\n",
+        b"GET /\n HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nX: y\nContent-Length: 40\r\n\r\n",
+    ],
+)
 async def test_F10_lines_of_a_head_end_in_crlf(raw, size):
     async with front(Recorder()) as f:
         await assert_refused_unseen(f, raw + EVIL, 400, size=size)
 
 
 @pytest.mark.parametrize("size", [0, 1, 3])
-@pytest.mark.parametrize("extension", [b";a=b", b";a", b";a;b=c;d", b';a="b c;\\""', b';a="\xe9"',
-                                       b";" + b"a" * 1000])  # fmt: skip
+@pytest.mark.parametrize("extension", [b";a=b", b";a", b";a;b=c;d", b';a="b c;\\""', b';a="\xe9"', b";" + b"a" * 1000])
 async def test_F11_chunk_extensions_are_accepted_and_dropped(extension, size):
     script = Recorder()
     async with front(script) as f:
@@ -239,9 +289,25 @@ def unchunked(raw):
 
 
 @pytest.mark.parametrize("size", [0, 1])
-@pytest.mark.parametrize("line", [b"5;\nx", b"5;a\nb", b'5;a="\n"', b'5;a="\r\n"', b'5;a="b', b"5;a=\x00", b"5;\x7f",
-                                  b"5;a=b\r",
-                                  b"5;;", b"5;=b", b"5 5", b"5,", b"5;a=b c", b"5;" + b"a" * 20000])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"5;\nx",
+        b"5;a\nb",
+        b'5;a="\n"',
+        b'5;a="\r\n"',
+        b'5;a="b',
+        b"5;a=\x00",
+        b"5;\x7f",
+        b"5;a=b\r",
+        b"5;;",
+        b"5;=b",
+        b"5 5",
+        b"5,",
+        b"5;a=b c",
+        b"5;" + b"a" * 20000,
+    ],
+)
 async def test_F11_a_malformed_chunk_extension_is_refused(line, size):
     await broken_upload(line + b"\r\nhello\r\n0\r\n\r\n", size if len(line) < 100 else 0)
 
@@ -263,18 +329,21 @@ async def test_F11_blanks_in_a_chunk_line_are_skipped_or_refused(line):
 
 
 @pytest.mark.parametrize("size", [0, 1])
-@pytest.mark.parametrize("raw", [
-    b"GET / HTTP/1.1\r\nHost: a\r\nX: a\r\n b\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: a\r\nX: a\r\n\tb\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: a\r\nX:\r\n a\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: a\r\n .evil\r\n\r\n",
-    b"GET / HTTP/1.1\r\n Host: a\r\nHost: b\r\n\r\n",
-    b"GET / HTTP/1.1\r\n X: y\r\nHost: a\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: a\r\nX: a\r\n \r\n\r\n",
-    b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n 8\r\n\r\n",
-    b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
-    b"POST / HTTP/1.1\r\nHost: a\r\nX: y\r\n Content-Length: 40\r\n\r\n",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"GET / HTTP/1.1\r\nHost: a\r\nX: a\r\n b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nX: a\r\n\tb\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nX:\r\n a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\n .evil\r\n\r\n",
+        b"GET / HTTP/1.1\r\n Host: a\r\nHost: b\r\n\r\n",
+        b"GET / HTTP/1.1\r\n X: y\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nX: a\r\n \r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n 8\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nX: y\r\n Content-Length: 40\r\n\r\n",
+    ],
+)
 async def test_F12_a_folded_line_is_refused(raw, size):
     async with front(Recorder()) as f:
         await assert_refused_unseen(f, raw + EVIL, 400, size=size)
@@ -430,13 +499,16 @@ async def test_F20_http_1_0_knows_no_transfer_codings(value, kept):
 
 
 @pytest.mark.parametrize("size", [0, 100])
-@pytest.mark.parametrize(("framing", "body"), [
-    (b"Content-Length: 1001", EVIL * 30),
-    (b"Content-Length: 18446744073709551615", EVIL * 30),
-    (b"Transfer-Encoding: chunked", b"3e9\r\n" + EVIL * 30),
-    (b"Transfer-Encoding: chunked", b"1f4\r\n" + b"x" * 500 + b"\r\n" + b"1f5\r\n" + EVIL * 30),
-    (b"Transfer-Encoding: chunked", b"64\r\n" + b"x" * 100 + b"\r\n" + (b"1\r\nx\r\n" * 901) + EVIL),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("framing", "body"),
+    [
+        (b"Content-Length: 1001", EVIL * 30),
+        (b"Content-Length: 18446744073709551615", EVIL * 30),
+        (b"Transfer-Encoding: chunked", b"3e9\r\n" + EVIL * 30),
+        (b"Transfer-Encoding: chunked", b"1f4\r\n" + b"x" * 500 + b"\r\n" + b"1f5\r\n" + EVIL * 30),
+        (b"Transfer-Encoding: chunked", b"64\r\n" + b"x" * 100 + b"\r\n" + (b"1\r\nx\r\n" * 901) + EVIL),
+    ],
+)
 async def test_F22_a_body_over_the_limit_is_refused_and_nothing_behind_it_is_a_request(framing, body, size):
     script = Swallows()
     async with front(script, limits={"body_bytes": 1000}) as f:
@@ -483,26 +555,51 @@ async def test_F22_a_too_large_body_after_a_slow_request_is_refused_in_its_turn(
 
 
 @pytest.mark.parametrize("size", [0, 1])
-@pytest.mark.parametrize(("line", "code"), [
-    (b"GET / RTSP/1.0", 400), (b"OPTIONS * RTSP/1.0", 400), (b"GET / ICE/1.0", 400), (b"SOURCE /x ICE/1.0", 400),
-    (b"OPTIONS sip:a SIP/2.0", 400), (b"GET /", 400), (b"GET", 400), (b"GET /x y HTTP/1.1", 400),
-    (b"GET / http/1.1", 400), (b"GET / HTTP/1", 400), (b"GET / HTTP/11", 400), (b"GET / HTTP/1.10", 400),
-    (b"GET / HTTP/01.1", 400), (b"GET / HTTP/1.1 ", 400), (b"GET  / HTTP/1.1", 400), (b" GET / HTTP/1.1", 400),
-    (b"GET\t/\tHTTP/1.1", 400), (b"GET / HTTP/1.1\x0b", 400), (b"GET / HTTPS/1.1", 400), (b"GET / HTTP/-1.1", 400),
-    (b"G@T / HTTP/1.1", 400), (b"HTTP/1.1 200 OK", 400), (b"GET / HTTP/0.9", 505), (b"GET / HTTP/2.0", 505),
-    (b"GET / HTTP/3.0", 505), (b"PRI * HTTP/2.0", 505),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (b"GET / RTSP/1.0", 400),
+        (b"OPTIONS * RTSP/1.0", 400),
+        (b"GET / ICE/1.0", 400),
+        (b"SOURCE /x ICE/1.0", 400),
+        (b"OPTIONS sip:a SIP/2.0", 400),
+        (b"GET /", 400),
+        (b"GET", 400),
+        (b"GET /x y HTTP/1.1", 400),
+        (b"GET / http/1.1", 400),
+        (b"GET / HTTP/1", 400),
+        (b"GET / HTTP/11", 400),
+        (b"GET / HTTP/1.10", 400),
+        (b"GET / HTTP/01.1", 400),
+        (b"GET / HTTP/1.1 ", 400),
+        (b"GET  / HTTP/1.1", 400),
+        (b" GET / HTTP/1.1", 400),
+        (b"GET\t/\tHTTP/1.1", 400),
+        (b"GET / HTTP/1.1\x0b", 400),
+        (b"GET / HTTPS/1.1", 400),
+        (b"GET / HTTP/-1.1", 400),
+        (b"G@T / HTTP/1.1", 400),
+        (b"HTTP/1.1 200 OK", 400),
+        (b"GET / HTTP/0.9", 505),
+        (b"GET / HTTP/2.0", 505),
+        (b"GET / HTTP/3.0", 505),
+        (b"PRI * HTTP/2.0", 505),
+    ],
+)
 async def test_F23_another_protocol_is_refused(line, code, size):
     async with front(Recorder()) as f:
         await assert_refused_unseen(f, line + b"\r\nHost: a\r\n\r\n" + EVIL, code, size=size)
 
 
-@pytest.mark.parametrize("raw", [
-    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)),
-    b"SSH-2.0-client\r\n",
-    b"EHLO a\r\n",
-    b"\x00\x00\x00\x08\x04\xd2\x16\x2f",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)),
+        b"SSH-2.0-client\r\n",
+        b"EHLO a\r\n",
+        b"\x00\x00\x00\x08\x04\xd2\x16\x2f",
+    ],
+)
 async def test_F23_bytes_that_never_become_a_head_are_refused_in_time(raw):
     async with front(Recorder(), timeouts={"head": 0.05}) as f:
         await assert_refused_unseen(f, raw, 400, 408)

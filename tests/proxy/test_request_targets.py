@@ -33,46 +33,80 @@ def plain(target, host=b"a", method=b"GET", version=b"1.1"):
     return b"%b %b HTTP/%b\r\nHost: %b\r\n\r\n" % (method, target, version, host)
 
 
-@pytest.mark.parametrize("target", [
-    b"/100%", b"/%zz", b"/%", b"/%2", b"/a%00b", b"/%2e%2e/%2F", b"/%41%7e", b"/?%=%&%zz", b"/a%0d%0aX:%20y",
-    b"/%c3%28",
-    b"/%25%32%35", b"/a+b%20c",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "target",
+    [
+        b"/100%",
+        b"/%zz",
+        b"/%",
+        b"/%2",
+        b"/a%00b",
+        b"/%2e%2e/%2F",
+        b"/%41%7e",
+        b"/?%=%&%zz",
+        b"/a%0d%0aX:%20y",
+        b"/%c3%28",
+        b"/%25%32%35",
+        b"/a+b%20c",
+    ],
+)
 async def test_T03_percent_signs_pass_as_they_are(target):
     await seen_as(b"GET " + target + b" HTTP/1.1", b"a", plain(target), plain(target))
 
 
-@pytest.mark.parametrize("target", [
-    b"/a//b", b"//a", b"//", b"///", b"//evil.test/x", b"/a/../b", b"/./a/.", b"/..", b"/a/%2e%2e//", b"/a;b//;c",
-    b"/?a//b",
-    b"/a??b", b"/?", b"/:80", b"/http://b/", b"/a|b^c`d{e}\\f\"<>",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "target",
+    [
+        b"/a//b",
+        b"//a",
+        b"//",
+        b"///",
+        b"//evil.test/x",
+        b"/a/../b",
+        b"/./a/.",
+        b"/..",
+        b"/a/%2e%2e//",
+        b"/a;b//;c",
+        b"/?a//b",
+        b"/a??b",
+        b"/?",
+        b"/:80",
+        b"/http://b/",
+        b'/a|b^c`d{e}\\f"<>',
+    ],
+)
 async def test_T04_paths_are_not_tidied_up(target):
     await seen_as(b"GET " + target + b" HTTP/1.1", b"a", plain(target), plain(target))
 
 
-@pytest.mark.parametrize(("target", "upstream", "host"), [
-    (b"http://h?t=1", b"/?t=1", b"h"),
-    (b"http://h", b"/", b"h"),
-    (b"http://h:81", b"/", b"h:81"),
-    (b"http://h?", b"/?", b"h"),
-    (b"http://h/?", b"/?", b"h"),
-    (b"HTTP://H?a/b", b"/?a/b", b"H"),
-    (b"https://h?x=http://i/", b"/?x=http://i/", b"h"),
-    (b"http://[::1]:9?x", b"/?x", b"[::1]:9"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("target", "upstream", "host"),
+    [
+        (b"http://h?t=1", b"/?t=1", b"h"),
+        (b"http://h", b"/", b"h"),
+        (b"http://h:81", b"/", b"h:81"),
+        (b"http://h?", b"/?", b"h"),
+        (b"http://h/?", b"/?", b"h"),
+        (b"HTTP://H?a/b", b"/?a/b", b"H"),
+        (b"https://h?x=http://i/", b"/?x=http://i/", b"h"),
+        (b"http://[::1]:9?x", b"/?x", b"[::1]:9"),
+    ],
+)
 async def test_T07_an_absolute_target_without_a_path_gets_one(target, upstream, host):
     await seen_as(b"GET " + upstream + b" HTTP/1.1", host, plain(target), plain(target, host=host))
 
 
-@pytest.mark.parametrize(("target", "upstream", "host"), [
-    (b"http://h:80/p", b"/p", b"h:80"),
-    (b"http://h/p//q/../%zz?a=b", b"/p//q/../%zz?a=b", b"h"),
-    (b"http://h//p", b"//p", b"h"),
-    (b"hTTp://h-1.x_y.test/", b"/", b"h-1.x_y.test"),
-    (b"http://[::1]/p", b"/p", b"[::1]"),
-    (b"https://h/p", b"/p", b"h"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("target", "upstream", "host"),
+    [
+        (b"http://h:80/p", b"/p", b"h:80"),
+        (b"http://h/p//q/../%zz?a=b", b"/p//q/../%zz?a=b", b"h"),
+        (b"http://h//p", b"//p", b"h"),
+        (b"hTTp://h-1.x_y.test/", b"/", b"h-1.x_y.test"),
+        (b"http://[::1]/p", b"/p", b"[::1]"),
+        (b"https://h/p", b"/p", b"h"),
+    ],
+)
 @pytest.mark.parametrize("other", [b"other", b"other:99", b"", b"H:80"])
 async def test_T08_the_authority_of_an_absolute_target_wins(target, upstream, host, other):
     await seen_as(b"GET " + upstream + b" HTTP/1.1", host, plain(target, host=other))
@@ -82,12 +116,32 @@ async def test_T08_the_authority_of_an_absolute_target_is_the_host_of_http_1_0()
     await seen_as(b"GET /p HTTP/1.1", b"h", b"GET http://h/p HTTP/1.0\r\n\r\n")
 
 
-@pytest.mark.parametrize("target", [
-    b"http://u@h/p", b"http://u:p@h/p", b"http:///p", b"http://", b"http://?q", b"http://h:x/", b"http://h:80:80/",
-    b"http://[::1/p", b"http://[::1]x/p", b"http://h,i/p", b"http://h\\@i/p", b"ftp://h/p", b"ws://h/p", b"http:/h",
-    b"http:h",
-    b"http//h/p", b"://h/p", b"http://h /p", b"http://h#f", b"http://h/#f", b"http://h\xff/",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "target",
+    [
+        b"http://u@h/p",
+        b"http://u:p@h/p",
+        b"http:///p",
+        b"http://",
+        b"http://?q",
+        b"http://h:x/",
+        b"http://h:80:80/",
+        b"http://[::1/p",
+        b"http://[::1]x/p",
+        b"http://h,i/p",
+        b"http://h\\@i/p",
+        b"ftp://h/p",
+        b"ws://h/p",
+        b"http:/h",
+        b"http:h",
+        b"http//h/p",
+        b"://h/p",
+        b"http://h /p",
+        b"http://h#f",
+        b"http://h/#f",
+        b"http://h\xff/",
+    ],
+)
 async def test_T08_an_absolute_target_that_is_no_http_url_is_refused(target):
     async with front(Recorder()) as f:
         await assert_refused_unseen(f, plain(target) + EVIL, 400)
@@ -108,15 +162,18 @@ async def test_T08_an_absolute_target_does_not_excuse_a_bad_host(host):
         await assert_refused_unseen(f, raw, 400)
 
 
-@pytest.mark.parametrize(("target", "upstream", "host"), [
-    (b"*", b"*", b"a"),
-    (b"http://h", b"*", b"h"),
-    (b"http://h:81", b"*", b"h:81"),
-    (b"http://h/", b"/", b"h"),
-    (b"http://h?q", b"/?q", b"h"),
-    (b"/", b"/", b"a"),
-    (b"/*", b"/*", b"a"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("target", "upstream", "host"),
+    [
+        (b"*", b"*", b"a"),
+        (b"http://h", b"*", b"h"),
+        (b"http://h:81", b"*", b"h:81"),
+        (b"http://h/", b"/", b"h"),
+        (b"http://h?q", b"/?q", b"h"),
+        (b"/", b"/", b"a"),
+        (b"/*", b"/*", b"a"),
+    ],
+)
 async def test_T09_options_of_the_whole_server_stays_that(target, upstream, host):
     """RFC 9112 3.2.4: an absolute target with neither path nor query is sent on as `*`."""
     await seen_as(b"OPTIONS " + upstream + b" HTTP/1.1", host, plain(target, method=b"OPTIONS"))
@@ -130,21 +187,41 @@ async def test_T09_an_asterisk_is_for_options_alone(method, target):
 
 
 @pytest.mark.parametrize("method", [b"GET", b"OPTIONS", b"PROPFIND"])
-@pytest.mark.parametrize("target", [b"admin", b"admin/x", b"./admin", b"../", b"?q", b"a:443", b"a", b"127.0.0.1",
-                                    b"%2fadmin",
-                                    b"\\admin", b";a", b"@a/", b"[::1]:80", b"http", b"&"])  # fmt: skip
+@pytest.mark.parametrize(
+    "target",
+    [
+        b"admin",
+        b"admin/x",
+        b"./admin",
+        b"../",
+        b"?q",
+        b"a:443",
+        b"a",
+        b"127.0.0.1",
+        b"%2fadmin",
+        b"\\admin",
+        b";a",
+        b"@a/",
+        b"[::1]:80",
+        b"http",
+        b"&",
+    ],
+)
 async def test_T10_a_relative_target_is_refused(target, method):
     async with front(Recorder()) as f:
         await assert_refused_unseen(f, plain(target, method=method) + EVIL, 400)
 
 
-@pytest.mark.parametrize("rest", [
-    b"Host: a\r\n\r\n",
-    b"Host: a\r\nContent-Length: 5\r\n\r\nhello",
-    b"Host: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
-    b"Host: a\r\nConnection: keep-alive\r\n\r\n\x16\x03\x01",
-    b"Host: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"Host: a\r\n\r\n",
+        b"Host: a\r\nContent-Length: 5\r\n\r\nhello",
+        b"Host: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        b"Host: a\r\nConnection: keep-alive\r\n\r\n\x16\x03\x01",
+        b"Host: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n",
+    ],
+)
 @pytest.mark.parametrize("target", [b"a:443", b"a", b"/", b"http://a/", b"*", b"[::1]:443"])
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
 async def test_T11_connect_is_refused_and_its_connection_not_used_again(target, rest, version):
@@ -161,39 +238,103 @@ async def test_T11_what_only_looks_like_connect_opens_no_tunnel(method):
 
 
 @pytest.mark.parametrize("size", [0, 1])
-@pytest.mark.parametrize("target", [b"/\xff\xfe", b"/\xc3\xa9", b"/a?b=\xe9", b"/\x80", b"/\x00", b"/\x01",
-                                    b"/\x1b", b"/\x7f", b"/\t",
-                                    b"/\x0b", b"/\r", b"/a\x0cb"])  # fmt: skip
+@pytest.mark.parametrize(
+    "target",
+    [
+        b"/\xff\xfe",
+        b"/\xc3\xa9",
+        b"/a?b=\xe9",
+        b"/\x80",
+        b"/\x00",
+        b"/\x01",
+        b"/\x1b",
+        b"/\x7f",
+        b"/\t",
+        b"/\x0b",
+        b"/\r",
+        b"/a\x0cb",
+    ],
+)
 @pytest.mark.parametrize("method", [b"GET", b"QUERY", b"FOO"])
 async def test_T12_bytes_that_no_target_may_have_are_always_refused(target, size, method):
     async with front(Recorder()) as f:
         await assert_refused_unseen(f, plain(target, method=method) + EVIL, 400, size=size)
 
 
-@pytest.mark.parametrize("host", [
-    b"a b", b"a/b", b"a@b", b"http://a", b"a:b", b"a:80:80", b"a:-1", b"a:+80", b"a: 80", b"[::1", b"::1",
-    b"[::1]x", b"[]", b"[g]",
-    b"a?b", b"a\\b", b"a\xe9", b"\xc3\xa9", b"a|b", b'"a"', b"<a>", b"{a}", b"a\tb", b"a^b", b"a`b", b"a\x00", b"a\x7f",
-    b"a\r\nHost: a", b"a\r\nX: y\r\nhost: b", b"\r\nHost: ", b"a\r\nHost:",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "host",
+    [
+        b"a b",
+        b"a/b",
+        b"a@b",
+        b"http://a",
+        b"a:b",
+        b"a:80:80",
+        b"a:-1",
+        b"a:+80",
+        b"a: 80",
+        b"[::1",
+        b"::1",
+        b"[::1]x",
+        b"[]",
+        b"[g]",
+        b"a?b",
+        b"a\\b",
+        b"a\xe9",
+        b"\xc3\xa9",
+        b"a|b",
+        b'"a"',
+        b"<a>",
+        b"{a}",
+        b"a\tb",
+        b"a^b",
+        b"a`b",
+        b"a\x00",
+        b"a\x7f",
+        b"a\r\nHost: a",
+        b"a\r\nX: y\r\nhost: b",
+        b"\r\nHost: ",
+        b"a\r\nHost:",
+    ],
+)
 async def test_T13_there_must_be_one_valid_host(host):
     async with front(Recorder()) as f:
         await assert_refused_unseen(f, plain(b"/", host=host) + EVIL, 400)
         assert len(f.pools[0].connections) == 1, "only the fresh request's"
 
 
-@pytest.mark.parametrize("raw", [b"GET / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nX-Host: a\r\n\r\n",
-                                 b"GET / HTTP/1.2\r\n\r\n",
-                                 b"GET / HTTP/1.1\r\nHost : a\r\n\r\n", b"GET / HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n",
-                                 b"GET / HTTP/1.0\r\nHost: a b\r\n\r\n"])  # fmt: skip
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX-Host: a\r\n\r\n",
+        b"GET / HTTP/1.2\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost : a\r\n\r\n",
+        b"GET / HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET / HTTP/1.0\r\nHost: a b\r\n\r\n",
+    ],
+)
 async def test_T13_no_host_is_refused_and_in_http_1_0_two_are(raw):
     async with front(Recorder()) as f:
         await assert_refused_unseen(f, raw + EVIL, 400)
 
 
-@pytest.mark.parametrize("host", [b"a", b"A.Test.", b"a:80", b"a:", b"1.2.3.4:8080", b"[::1]", b"[2001:db8::1]:80",
-                                  b"a_b",
-                                  b"xn--bcher-kva.test", b"a-b.c~d", b"%41"])  # fmt: skip
+@pytest.mark.parametrize(
+    "host",
+    [
+        b"a",
+        b"A.Test.",
+        b"a:80",
+        b"a:",
+        b"1.2.3.4:8080",
+        b"[::1]",
+        b"[2001:db8::1]:80",
+        b"a_b",
+        b"xn--bcher-kva.test",
+        b"a-b.c~d",
+        b"%41",
+    ],
+)
 async def test_T13_a_valid_host_passes_byte_for_byte(host):
     await seen_as(b"GET / HTTP/1.1", host, plain(b"/", host=host), plain(b"/", host=host + b" \t"))
 
@@ -265,9 +406,9 @@ async def test_T15_no_method_target_or_host_makes_a_metric_of_its_own():
         await assert_unharmed(f)
 
 
-@pytest.mark.parametrize("target", [b"/#x", b"/a#", b"/?q#x", b"/a#b?c", b"#", b"#x", b"http://h/#x",
-                                    b"http://h/p?q#x", b"/%23#",
-                                    b"/##"])  # fmt: skip
+@pytest.mark.parametrize(
+    "target", [b"/#x", b"/a#", b"/?q#x", b"/a#b?c", b"#", b"#x", b"http://h/#x", b"http://h/p?q#x", b"/%23#", b"/##"]
+)
 @pytest.mark.parametrize("method", [b"GET", b"OPTIONS", b"FOO"])
 async def test_T16_a_fragment_does_not_belong_in_a_target(target, method):
     async with front(Recorder()) as f:
@@ -281,9 +422,14 @@ async def test_T16_a_list_of_hosts_is_none(host):
         await assert_refused_unseen(f, plain(b"/", host=host) + EVIL, 400)
 
 
-@pytest.mark.parametrize(("target", "upstream", "host"), [
-    ("http://other:81/p?q", b"/p?q", b"other:81"), ("http://other?q", b"/?q", b"other"), ("HTTP://o", b"/", b"o"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("target", "upstream", "host"),
+    [
+        ("http://other:81/p?q", b"/p?q", b"other:81"),
+        ("http://other?q", b"/?q", b"other"),
+        ("HTTP://o", b"/", b"o"),
+    ],
+)
 async def test_an_absolute_target_overrules_host(target, upstream, host):
     script = Recorder()
     async with front(script) as f:

@@ -33,14 +33,17 @@ def ok(*fields):
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.0"])
-@pytest.mark.parametrize("answer", [
-    CHUNKED,
-    ok(b"transfer-encoding: CHUNKED", b"ETag: e"),
-    ok(),
-    ok(b"Content-Type: text/plain"),
-    CHUNKED.replace(b"200 OK", b"404 Not Found"),
-    CHUNKED.replace(b"200 OK", b"500 Oh"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "answer",
+    [
+        CHUNKED,
+        ok(b"transfer-encoding: CHUNKED", b"ETag: e"),
+        ok(),
+        ok(b"Content-Type: text/plain"),
+        CHUNKED.replace(b"200 OK", b"404 Not Found"),
+        CHUNKED.replace(b"200 OK", b"500 Oh"),
+    ],
+)
 async def test_R01_a_response_to_head_ends_with_its_head(answer, version):
     script = Recorder(answer)
     async with front(script) as f:
@@ -77,8 +80,10 @@ async def test_R01_a_body_after_a_response_to_head_reaches_no_client(answer, apa
         await assert_unharmed(f)
 
 
-@pytest.mark.parametrize(("method", "line"), [("HEAD", b"200 OK"), ("HEAD", b"404 Not Found"), ("HEAD", b"304 N"),
-                                              ("GET", b"304 Not Modified")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "line"),
+    [("HEAD", b"200 OK"), ("HEAD", b"404 Not Found"), ("HEAD", b"304 N"), ("GET", b"304 Not Modified")],
+)
 @pytest.mark.parametrize("length", [b"0", b"1234", b"99999999999"])
 async def test_R04_the_length_of_a_body_that_is_not_sent_reaches_the_client_unchanged(method, line, length):
     script = Recorder(b"HTTP/1.1 %b\r\nContent-Length: %b\r\nETag: e\r\n\r\n" % (line, length))
@@ -95,12 +100,15 @@ async def test_R04_the_length_of_a_body_that_is_not_sent_reaches_the_client_unch
 
 
 @pytest.mark.parametrize("kept", [b"", b"Connection: keep-alive\r\n"])
-@pytest.mark.parametrize("pieces", [
-    (CHUNKED + HELLO,),
-    (CHUNKED, b"2;a=b\r\nhe\r\n", b"3\r\nllo\r\n", b"0\r\n\r\n"),
-    (CHUNKED, b"5\r\nhello\r\n0\r\n", b"X-Sum: 1\r\n\r\n"),
-    (CHUNKED, *(HELLO[i : i + 1] for i in range(len(HELLO)))),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (CHUNKED + HELLO,),
+        (CHUNKED, b"2;a=b\r\nhe\r\n", b"3\r\nllo\r\n", b"0\r\n\r\n"),
+        (CHUNKED, b"5\r\nhello\r\n0\r\n", b"X-Sum: 1\r\n\r\n"),
+        (CHUNKED, *(HELLO[i : i + 1] for i in range(len(HELLO)))),
+    ],
+)
 async def test_R05_an_http_1_0_client_gets_no_chunks_but_the_end_of_its_connection(pieces, kept):
     async with front(Pieces(*pieces)) as f:
         client = await f.client()
@@ -179,28 +187,31 @@ def sees_the_end(*pieces):
     return script
 
 
-@pytest.mark.parametrize("fields", [
-    (b"Content-Length: 2", b"Content-Length: 5"),
-    (b"Content-Length: 5", b"X: y", b"content-length: 2"),
-    (b"Content-Length: 2, 5",),
-    (b"Content-Length: +5",),
-    (b"Content-Length: -5",),
-    (b"Content-Length: 0x5",),
-    (b"Content-Length: 5_0",),
-    (b"Content-Length: ",),
-    (b"Content-Length: 5 5",),
-    (b"Content-Length: 18446744073709551616",),
-    (b"Content-Length: 5", b"Transfer-Encoding: chunked"),
-    (b"Transfer-Encoding: chunked", b"Content-Length: 15"),
-    (b"Transfer-Encoding: gzip",),
-    (b"Transfer-Encoding: gzip, chunked",),
-    (b"Transfer-Encoding: chunked, gzip",),
-    (b"Transfer-Encoding: chunked, chunked",),
-    (b"Transfer-Encoding: chunked", b"Transfer-Encoding: gzip"),
-    (b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"),
-    (b"Transfer-Encoding: xchunked",),
-    (b"Transfer-Encoding: ",),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "fields",
+    [
+        (b"Content-Length: 2", b"Content-Length: 5"),
+        (b"Content-Length: 5", b"X: y", b"content-length: 2"),
+        (b"Content-Length: 2, 5",),
+        (b"Content-Length: +5",),
+        (b"Content-Length: -5",),
+        (b"Content-Length: 0x5",),
+        (b"Content-Length: 5_0",),
+        (b"Content-Length: ",),
+        (b"Content-Length: 5 5",),
+        (b"Content-Length: 18446744073709551616",),
+        (b"Content-Length: 5", b"Transfer-Encoding: chunked"),
+        (b"Transfer-Encoding: chunked", b"Content-Length: 15"),
+        (b"Transfer-Encoding: gzip",),
+        (b"Transfer-Encoding: gzip, chunked",),
+        (b"Transfer-Encoding: chunked, gzip",),
+        (b"Transfer-Encoding: chunked, chunked",),
+        (b"Transfer-Encoding: chunked", b"Transfer-Encoding: gzip"),
+        (b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"),
+        (b"Transfer-Encoding: xchunked",),
+        (b"Transfer-Encoding: ",),
+    ],
+)
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 async def test_R08_a_response_with_two_lengths_causes_a_502_and_closes_its_connection(fields, method):
     script = sees_the_end(ok(*fields) + HELLO)
@@ -225,11 +236,22 @@ async def test_R08_a_chunked_http_1_0_response_causes_a_502():
         await assert_unharmed(f)
 
 
-@pytest.mark.parametrize("answer", [
-    b"HTTP/1.1 200 OK\r\nX: y\n\r\n", b"HTTP/1.1 200 OK\n\n", b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\n\r\n",
-    b"HTTP/1.1 200 OK\r\nX: a\x00b\r\n\r\n", b"HTTP/1.1 99 x\r\n\r\n", b"HTTP/1.1 1000 x\r\n\r\n",
-    b"HTTP/1.1 600 x\r\n\r\n", b"HTTP/1.1 abc x\r\n\r\n", b"220 ready\r\n\r\n", EVIL, b"\x16\x03\x01\x02" * 10000,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nX: y\n\r\n",
+        b"HTTP/1.1 200 OK\n\n",
+        b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: a\x00b\r\n\r\n",
+        b"HTTP/1.1 99 x\r\n\r\n",
+        b"HTTP/1.1 1000 x\r\n\r\n",
+        b"HTTP/1.1 600 x\r\n\r\n",
+        b"HTTP/1.1 abc x\r\n\r\n",
+        b"220 ready\r\n\r\n",
+        EVIL,
+        b"\x16\x03\x01\x02" * 10000,
+    ],
+)
 async def test_R08_bytes_that_are_no_response_cause_a_502(answer):
     script = sees_the_end(answer)
     async with front(script) as f:
@@ -299,10 +321,20 @@ async def test_R09_a_response_that_its_pool_breaks_off_is_broken_for_the_client_
 
 
 @pytest.mark.parametrize("size", [0, 1])
-@pytest.mark.parametrize("rest", [
-    b"6\n there\r\n0\r\n\r\n", b"6\r\n thereXX\r\n0\r\n\r\n", b"x\r\n", b"-6\r\n there\r\n0\r\n\r\n", b"6;\nx\r\n",
-    b"0\n\n", b"0\r\n\n", b"0\r\nno trailer\r\n\r\n", b"ffffffffffffffff6\r\n there\r\n0\r\n\r\n",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"6\n there\r\n0\r\n\r\n",
+        b"6\r\n thereXX\r\n0\r\n\r\n",
+        b"x\r\n",
+        b"-6\r\n there\r\n0\r\n\r\n",
+        b"6;\nx\r\n",
+        b"0\n\n",
+        b"0\r\n\n",
+        b"0\r\nno trailer\r\n\r\n",
+        b"ffffffffffffffff6\r\n there\r\n0\r\n\r\n",
+    ],
+)
 async def test_R09_a_response_with_malformed_chunks_is_broken_for_the_client_too(rest, size):
     pieces = [rest[i : i + 1] for i in range(len(rest))] if size else [rest]
     async with front(Pieces(CHUNKED, b"5\r\nhello\r\n", *pieces)) as f:
@@ -328,12 +360,15 @@ async def test_R10_a_response_that_stalls_is_broken_for_the_client_too(answer, d
 
 
 @pytest.mark.parametrize("then", ["reset", "close"])
-@pytest.mark.parametrize("pieces", [
-    (ok(b"Content-Length: 100"),),
-    (ok(b"Content-Length: 1"),),
-    (b"HTTP/1.1 404 No\r\nContent-Length: 100\r\n\r\n",),
-    (b"HTTP/1.1 200 OK\r\n", b"Content-Length: 100\r\n\r\n"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (ok(b"Content-Length: 100"),),
+        (ok(b"Content-Length: 1"),),
+        (b"HTTP/1.1 404 No\r\nContent-Length: 100\r\n\r\n",),
+        (b"HTTP/1.1 200 OK\r\n", b"Content-Length: 100\r\n\r\n"),
+    ],
+)
 async def test_R11_a_pool_that_dies_before_its_body_causes_a_broken_response_or_a_502(pieces, then):
     async with front(Pieces(*pieces, then=then)) as f:
         head, got, whole = await broken(f)
@@ -346,10 +381,18 @@ async def test_R11_a_pool_that_dies_before_its_body_causes_a_broken_response_or_
 
 
 @pytest.mark.parametrize("then", ["reset", "close"])
-@pytest.mark.parametrize("part", [b"H", b"HTTP/1.1 200 OK", b"HTTP/1.1 200 OK\r\n",
-                                  b"HTTP/1.1 200 OK\r\nContent-Length: 1",
-                                  b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n",
-                                  b"HTTP/1.1 200 OK\r\n\r", b"\r\n"])  # fmt: skip
+@pytest.mark.parametrize(
+    "part",
+    [
+        b"H",
+        b"HTTP/1.1 200 OK",
+        b"HTTP/1.1 200 OK\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n",
+        b"HTTP/1.1 200 OK\r\n\r",
+        b"\r\n",
+    ],
+)
 async def test_R11_a_pool_that_dies_inside_its_head_causes_a_502(part, then):
     async with front(Pieces(part, then=then)) as f:
         client = await f.client()
@@ -379,9 +422,10 @@ async def test_R13_a_pool_that_sends_nothing_causes_a_502_and_has_failed(method,
         await assert_unharmed(f)
 
 
-@pytest.mark.parametrize(("method", "body", "arrivals"), [("GET", b"", 2), ("HEAD", b"", 2), ("PUT", b"hi", 2),
-                                                  ("POST", b"", 1),
-                                                  ("POST", b"hi", 1)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "body", "arrivals"),
+    [("GET", b"", 2), ("HEAD", b"", 2), ("PUT", b"hi", 2), ("POST", b"", 1), ("POST", b"hi", 1)],
+)
 async def test_R13_on_a_kept_connection_a_safe_request_is_sent_once_more(method, body, arrivals):
     script = Pieces(then="close")
     async with front(script) as f:
@@ -397,14 +441,17 @@ async def test_R13_on_a_kept_connection_a_safe_request_is_sent_once_more(method,
 
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("behind", [b"x", b"hello", HELLO, OK.replace(b"ok", b"no"), b"\r\n", b"HTTP/1.1 "])
-@pytest.mark.parametrize(("method", "answer"), [
-    ("GET", b"HTTP/1.1 204 No Content\r\n\r\n"),
-    ("GET", b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n"),
-    ("GET", b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n"),
-    ("GET", b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n"),
-    ("HEAD", ok(b"Content-Length: 5")),
-    ("GET", ok(b"Content-Length: 0")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [
+        ("GET", b"HTTP/1.1 204 No Content\r\n\r\n"),
+        ("GET", b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n"),
+        ("GET", b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n"),
+        ("GET", b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n"),
+        ("HEAD", ok(b"Content-Length: 5")),
+        ("GET", ok(b"Content-Length: 0")),
+    ],
+)
 async def test_R14_bytes_where_no_body_may_be_reach_no_client_and_end_the_connection(method, answer, behind, apart):
     async with front(Pieces(*(answer, behind) if apart else (answer + behind,))) as f:
         client = await f.client()
@@ -497,8 +544,13 @@ async def test_an_invalid_response_becomes_a_502(answer):
 
 
 @pytest.mark.parametrize("then_reset", [False, True])
-@pytest.mark.parametrize("part", [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf",
-                                  b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"])  # fmt: skip
+@pytest.mark.parametrize(
+    "part",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+    ],
+)
 async def test_a_response_broken_off_is_never_ended_cleanly(part, then_reset):
     async with front(Pieces(part, then="reset" if then_reset else "close")) as f:
         client = await f.client()

@@ -69,10 +69,13 @@ async def test_X03_max_forwards_is_counted_down_for_options_alone():
 TRAILED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 1\r\nContent-Length: 9\r\n\r\n"
 
 
-@pytest.mark.parametrize(("fields", "end"), [
-    (("TE: trailers", "Connection: TE"), b"0\r\nX-Sum: 1\r\n\r\n"),
-    ((), b"0\r\n\r\n"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("fields", "end"),
+    [
+        (("TE: trailers", "Connection: TE"), b"0\r\nX-Sum: 1\r\n\r\n"),
+        ((), b"0\r\n\r\n"),
+    ],
+)
 async def test_S07_allowed_trailers_reach_a_client_that_asked_for_them(fields, end):
     script = Recorder(TRAILED)
     async with front(script) as f:
@@ -98,11 +101,24 @@ async def test_W06_a_426_keeps_its_upgrade_header_and_connection_options():
 
 
 @pytest.mark.parametrize("size", [0, 1])
-@pytest.mark.parametrize("field", [
-    b"X : y", b"X\t: y", b"Content-Length : 5", b"Transfer-Encoding : chunked", b"Connection : close", b"X Y: z",
-    b": y", b"X",
-    b" : y", b"X(: y", b"X\xe9: y", b"X\x00: y", b"X,Y: z",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "field",
+    [
+        b"X : y",
+        b"X\t: y",
+        b"Content-Length : 5",
+        b"Transfer-Encoding : chunked",
+        b"Connection : close",
+        b"X Y: z",
+        b": y",
+        b"X",
+        b" : y",
+        b"X(: y",
+        b"X\xe9: y",
+        b"X\x00: y",
+        b"X,Y: z",
+    ],
+)
 async def test_X01_a_blank_before_the_colon_and_other_bad_names_are_refused(field, size):
     async with front(Recorder()) as f:
         await assert_refused_unseen(f, b"POST / HTTP/1.1\r\nHost: a\r\n" + field + b"\r\n\r\n" + EVIL, 400, size=size)
@@ -136,9 +152,17 @@ async def test_X02_trace_ends_here_and_shows_nothing(target, hops):
         await assert_unharmed(f)
 
 
-@pytest.mark.parametrize(("hops", "forwarded"), [
-    (b"1", [b"0"]), (b"5", [b"4"]), (b"10", [b"9"]), (b"007", [b"6"]), (b"100000000", [b"99999999"]), (b"3 ", [b"2"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("hops", "forwarded"),
+    [
+        (b"1", [b"0"]),
+        (b"5", [b"4"]),
+        (b"10", [b"9"]),
+        (b"007", [b"6"]),
+        (b"100000000", [b"99999999"]),
+        (b"3 ", [b"2"]),
+    ],
+)
 @pytest.mark.parametrize("target", ["*", "/", "http://h"])
 async def test_X03_hops_of_options_are_counted_down(hops, forwarded, target):
     script = Recorder()
@@ -164,8 +188,12 @@ async def test_X03_hops_of_other_methods_mean_nothing(method, hops):
         await assert_unharmed(f)
 
 
-FRAMED = [("", b""), ("Content-Length: 5", b"hello"), (f"Content-Length: {len(EVIL)}", EVIL),
-          ("Transfer-Encoding: chunked", b"5\r\nhello\r\n0\r\n\r\n")]  # fmt: skip
+FRAMED = [
+    ("", b""),
+    ("Content-Length: 5", b"hello"),
+    (f"Content-Length: {len(EVIL)}", EVIL),
+    ("Transfer-Encoding: chunked", b"5\r\nhello\r\n0\r\n\r\n"),
+]
 
 
 @pytest.mark.parametrize("target", ["*", "/"])
@@ -238,10 +266,20 @@ async def its_name(f, script):
     return via.removeprefix(b"1.1 ").decode()
 
 
-@pytest.mark.parametrize("chain", ["1.1 {0}", "1.0 {0}", "HTTP/1.1 {0}", "1.1 a, 1.1 {0}",
-                                   "1.1 {0}, 1.0 b (comment)", "1.1 {0} (it)",
-                                   "1.1 a\r\nVia: 1.1 {0}", "1.1 {0}\r\nVia: 1.1 a",
-                                   "1.1 a,1.1 {0},1.1 b"])  # fmt: skip
+@pytest.mark.parametrize(
+    "chain",
+    [
+        "1.1 {0}",
+        "1.0 {0}",
+        "HTTP/1.1 {0}",
+        "1.1 a, 1.1 {0}",
+        "1.1 {0}, 1.0 b (comment)",
+        "1.1 {0} (it)",
+        "1.1 a\r\nVia: 1.1 {0}",
+        "1.1 {0}\r\nVia: 1.1 a",
+        "1.1 a,1.1 {0},1.1 b",
+    ],
+)
 @pytest.mark.parametrize(("framing", "body"), FRAMED[:3])
 async def test_X05_a_request_in_a_loop_ends_here_and_its_body_is_dropped(chain, framing, body):
     script = Recorder()
@@ -297,9 +335,24 @@ async def test_X06_a_later_minor_version_in_a_response_is_read_as_1_1(minor):
         await assert_unharmed(f)
 
 
-@pytest.mark.parametrize("version", [b"HTTP/2.0", b"HTTP/0.9", b"HTTP/3.0", b"HTTP/2", b"RTSP/1.0", b"ICE/1.0",
-                                     b"ICY", b"http/1.1",
-                                     b"HTTP/11", b"HTTP/1.10", b"HTTPS/1.1", b"HTTP /1.1", b""])  # fmt: skip
+@pytest.mark.parametrize(
+    "version",
+    [
+        b"HTTP/2.0",
+        b"HTTP/0.9",
+        b"HTTP/3.0",
+        b"HTTP/2",
+        b"RTSP/1.0",
+        b"ICE/1.0",
+        b"ICY",
+        b"http/1.1",
+        b"HTTP/11",
+        b"HTTP/1.10",
+        b"HTTPS/1.1",
+        b"HTTP /1.1",
+        b"",
+    ],
+)
 @pytest.mark.parametrize(
     "framing", [b"Content-Length: 2\r\n\r\nok", b"Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"]
 )
@@ -310,12 +363,15 @@ async def test_X06_a_response_in_another_protocol_causes_a_502(version, framing)
         await assert_unharmed(f)
 
 
-@pytest.mark.parametrize("fields", [
-    ("Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__", "Connection: Upgrade, HTTP2-Settings"),
-    ("Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__"),
-    ("upgrade: H2C", "connection: UPGRADE"),
-    ("Upgrade: h2c", "Upgrade: foo", "Connection: upgrade"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "fields",
+    [
+        ("Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__", "Connection: Upgrade, HTTP2-Settings"),
+        ("Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__"),
+        ("upgrade: H2C", "connection: UPGRADE"),
+        ("Upgrade: h2c", "Upgrade: foo", "Connection: upgrade"),
+    ],
+)
 @pytest.mark.parametrize("method", ["GET", "OPTIONS", "HEAD"])
 async def test_X07_an_offer_to_speak_http_2_goes_no_further(fields, method):
     script = Recorder(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
@@ -329,8 +385,13 @@ async def test_X07_an_offer_to_speak_http_2_goes_no_further(fields, method):
         await assert_unharmed(f)
 
 
-@pytest.mark.parametrize("raw", [b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n",
-                                 b"HTTP/1.1 101 Switching Protocols\r\n\r\n"])  # fmt: skip
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+    ],
+)
 async def test_X07_a_101_without_an_upgrade_causes_a_502(raw):
     """RFC 9110 7.8: a server must not switch to what the client did not offer."""
     async with front(Pieces(raw + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")) as f:

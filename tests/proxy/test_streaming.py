@@ -249,8 +249,10 @@ async def test_S07_trailers_reach_a_client_that_takes_them(announced, together):
             assert await client.until(b"0\r\n") == b"0\r\n"
             lines = (await client.until(b"\r\n\r\n")).split(b"\r\n")
             assert [line.replace(b": ", b":").strip() for line in lines[:3]] == [
-                b"X-Sum:1", b"grpc-status:0", b"Grpc-Message: two words",
-            ]  # fmt: skip
+                b"X-Sum:1",
+                b"grpc-status:0",
+                b"Grpc-Message: two words",
+            ]
         assert len(f.pools[0].connections) == 1, "it was read to its end"
 
 

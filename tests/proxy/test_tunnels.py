@@ -393,8 +393,10 @@ async def test_W04_a_declined_upgrade_with_a_body_leaves_the_requests_behind_it_
         for _ in range(3):
             assert (await client.message())[1] == b"ok"
         assert [(head.split(b" ")[1], body) for head, body in pool.requests] == [
-            (b"/up", b"hello"), (b"/2", b""), (b"/3", b""),
-        ]  # fmt: skip
+            (b"/up", b"hello"),
+            (b"/2", b""),
+            (b"/3", b""),
+        ]
         await client.send(get("/4"))
         assert status(await client.message()) == 200
         assert client.buffer == b""

@@ -74,9 +74,14 @@ OPTIONS = st.fixed_dictionaries(
 )
 def test_any_scenario(policy, seed, rho, pools, options):
     mu, guess, servers = zip(*pools, strict=True)
-    takes = {"lased": OPTIONS_OF_LASED, "optimistic": OPTIONS_OF_LASED - ONLY_OF_LASED | {"bonus"},
-             "greedy": {"exponent", "prior_weight"}, "nq": {"exponent", "prior_weight"},
-             "sed": {"exponent"}, "esed": {"exponent"}}.get(policy, set())  # fmt: skip
+    takes = {
+        "lased": OPTIONS_OF_LASED,
+        "optimistic": OPTIONS_OF_LASED - ONLY_OF_LASED | {"bonus"},
+        "greedy": {"exponent", "prior_weight"},
+        "nq": {"exponent", "prior_weight"},
+        "sed": {"exponent"},
+        "esed": {"exponent"},
+    }.get(policy, set())
     options = {key: value for key, value in options.items() if key in takes}
     lam = rho * sum(rate * c for rate, _, c in pools)
     assert_equal(Scenario(policy, lam, mu, guess, 300, servers=servers, options=options), seed)

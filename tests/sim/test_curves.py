@@ -66,9 +66,13 @@ def test_the_chain_of_the_optimal_routing_has_its_mean_and_no_rule_is_better(cur
 
 @pytest.mark.parametrize(
     ("curves", "lam", "most"),
-    [((F4X40, F16X80), 150.0, 1.01), ((F2X10, F32X40), 500.0, 1.01), ((P1X10, P16X60), 147.0, 1.01),
-     (("infinite:seconds=0.05", "fcfs:servers=4,seconds=0.02"), 300.0, 1.02)],
-)  # fmt: skip
+    [
+        ((F4X40, F16X80), 150.0, 1.01),
+        ((F2X10, F32X40), 500.0, 1.01),
+        ((P1X10, P16X60), 147.0, 1.01),
+        (("infinite:seconds=0.05", "fcfs:servers=4,seconds=0.02"), 300.0, 1.02),
+    ],
+)
 def test_the_score_of_the_curve_policy_comes_near_the_optimum_where_sed_does_not(curves, lam, most):
     pools = system(lam, *curves)
     best = theory.optimum(pools).mean_in_system
@@ -78,9 +82,13 @@ def test_the_score_of_the_curve_policy_comes_near_the_optimum_where_sed_does_not
 
 @pytest.mark.parametrize(
     ("curve", "lam"),
-    [("soft:a=0.1,seconds=0.02", 300.0), ("table:10,18,24", 20.0), ("limited:servers=2,limit=5,seconds=1", 1.2),
-     ("retrograde:servers=4,peak=8,seconds=0.02,limit=10", 120.0)],
-)  # fmt: skip
+    [
+        ("soft:a=0.1,seconds=0.02", 300.0),
+        ("table:10,18,24", 20.0),
+        ("limited:servers=2,limit=5,seconds=1", 1.2),
+        ("retrograde:servers=4,peak=8,seconds=0.02,limit=10", 120.0),
+    ],
+)
 def test_one_pool_is_its_birth_and_death_chain(curve, lam):
     pool = system(lam, curve)
     rates = [lam / pool.curves[0].rate(n) for n in range(1, pool.side)]

@@ -60,9 +60,12 @@ def test_the_worst_ratio_is_where_it_was_proved_to_be():
 
 @pytest.mark.parametrize(
     ("queues", "total", "stars"),
-    [(4, 4.0, (0.567174, 0.506297, 0.500625, 0.500006)), (2, 2.0, (0.539773, 0.503772, 0.500375, 0.500004)),
-     (8, 2.0, (0.217171, 0.201795, 0.200180, 0.200002))],
-)  # fmt: skip
+    [
+        (4, 4.0, (0.567174, 0.506297, 0.500625, 0.500006)),
+        (2, 2.0, (0.539773, 0.503772, 0.500375, 0.500004)),
+        (8, 2.0, (0.217171, 0.201795, 0.200180, 0.200002)),
+    ],
+)
 def test_the_boundary_of_equal_queues(queues, total, stars):
     for servers, star in zip((10, 100, 1000, 100_000), stars, strict=True):
         assert boundary(queues, servers, total) == pytest.approx(star, abs=6e-7)

@@ -15,10 +15,18 @@ EXACT = {
     "H": (3.32648474, 3.32648474, 3.31420122, 3.27524546, 2.78076577, 3.34168719),
 }
 SIMULATED = {  # blocking: policy, reward
-    "A": {"whittle": 6.1419, "myopic": 6.1085, "round_robin": 5.2157, "random": 4.1010, "jsq": 6.4083, "jsq-f": 6.5732,
-          "jsq-2": 5.2760, "jiq": 6.4067},
+    "A": {
+        "whittle": 6.1419,
+        "myopic": 6.1085,
+        "round_robin": 5.2157,
+        "random": 4.1010,
+        "jsq": 6.4083,
+        "jsq-f": 6.5732,
+        "jsq-2": 5.2760,
+        "jiq": 6.4067,
+    },
     "E": {"whittle": 3.5098, "jsq": 4.1291, "jiq": 4.1303},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("system", EXACT)

@@ -37,8 +37,16 @@ async def test_a_line_describes_a_request(tmp_path):
         await f.ask(get("/a?b", "User-Agent: test", "traceparent: 00-aa-bb-01"))
         flush(f)
         first, second = entries(path)
-        expected = {"client": "127.0.0.1", "method": "GET", "target": "/a?b", "host": "test", "version": "1.1",
-                    "status": 201, "pool": "p0", "phase": "exploit"}  # fmt: skip
+        expected = {
+            "client": "127.0.0.1",
+            "method": "GET",
+            "target": "/a?b",
+            "host": "test",
+            "version": "1.1",
+            "status": 201,
+            "pool": "p0",
+            "phase": "exploit",
+        }
         assert {key: first[key] for key in expected} == expected
         assert (first["user_agent"], first["traceparent"], first["service_time"]) == ("test", "00-aa-bb-01", 0.0005)
         assert (first["retries"], second["retries"]) == (0, 1)

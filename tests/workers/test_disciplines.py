@@ -17,8 +17,15 @@ from workers.scheduling.planner import Queue, optimum, sept
 
 FAST, SLOW = (1.0, 0.0), (1.0, 1.0)
 THETA = (math.log(9), -2 * math.log(9))  # done with chance 0.9, and 0.1
-ROWS = [(FAST, 1, True), (SLOW, 7, True), (FAST, 2, True), (SLOW, 12, True), (FAST, 1, True), ((1.0, 0.5), 3, True),
-        (SLOW, 4, False)]  # fmt: skip
+ROWS = [
+    (FAST, 1, True),
+    (SLOW, 7, True),
+    (FAST, 2, True),
+    (SLOW, 12, True),
+    (FAST, 1, True),
+    ((1.0, 0.5), 3, True),
+    (SLOW, 4, False),
+]
 P = Queue((0.9, 0.1), (0.2, 0.05), (20, 60))
 Q = Queue((0.9, 0.05), (0.225, 0.025), (24, 60))
 R = Queue((0.6, 0.3), (0.14, 0.14), (24, 50))
@@ -69,8 +76,19 @@ def test_senseless_durations_teach_nothing_and_long_ones_break_nothing():
 def test_the_plan_in_small():
     plan = optimum(Queue((0.9, 0.1), (0.2, 0.05), (4, 4)), 12)
     assert plan.values[1:] == close(
-        0.25, 0.315, 0.36695, 0.415352, 0.4627466125, 0.509889296163, 0.557031087835, 0.604259172233, 0.651602799383,
-        0.699069619202, 0.746658999915, 0.794367140806)  # fmt: skip
+        0.25,
+        0.315,
+        0.36695,
+        0.415352,
+        0.4627466125,
+        0.509889296163,
+        0.557031087835,
+        0.604259172233,
+        0.651602799383,
+        0.699069619202,
+        0.746658999915,
+        0.794367140806,
+    )
     assert [int(act[0, 1]) for act in plan.acts[1:]] == [2] + [0] * 11, (
         "a lone slow job is begun in the last round only"
     )
@@ -79,13 +97,21 @@ def test_the_plan_in_small():
 
 @pytest.mark.parametrize(
     ("queue", "best", "order"),
-    [(P, {5: 0.462747, 10: 0.699070, 20: 1.162509, 50: 1.877956, 100: 2.288299, 200: 2.589492},
-      {5: 0.478438, 10: 0.759691, 20: 1.240286, 50: 1.959028, 100: 2.374374, 200: 2.678716}),
-     (Q, {5: 0.378751, 10: 0.500424, 20: 0.743815, 50: 1.481586, 100: 2.387855, 200: 3.004091},
-      {5: 0.398808, 10: 0.605380, 20: 1.092868, 50: 2.314208, 100: 3.281762, 200: 3.981581}),
-     (R, {10: 0.964655, 50: 1.505609, 100: 1.630922, 200: 1.677400}, {50: 1.505609, 100: 1.630922, 200: 1.677400})],
+    [
+        (
+            P,
+            {5: 0.462747, 10: 0.699070, 20: 1.162509, 50: 1.877956, 100: 2.288299, 200: 2.589492},
+            {5: 0.478438, 10: 0.759691, 20: 1.240286, 50: 1.959028, 100: 2.374374, 200: 2.678716},
+        ),
+        (
+            Q,
+            {5: 0.378751, 10: 0.500424, 20: 0.743815, 50: 1.481586, 100: 2.387855, 200: 3.004091},
+            {5: 0.398808, 10: 0.605380, 20: 1.092868, 50: 2.314208, 100: 3.281762, 200: 3.981581},
+        ),
+        (R, {10: 0.964655, 50: 1.505609, 100: 1.630922, 200: 1.677400}, {50: 1.505609, 100: 1.630922, 200: 1.677400}),
+    ],
     ids="PQR",
-)  # fmt: skip
+)
 def test_jobs_left_by_horizon(queue, best, order):
     found, following = optimum(queue, 200).values, sept(queue, 200).values
     assert {h: found[h] for h in best} == pytest.approx(best, abs=6e-7)
@@ -94,10 +120,12 @@ def test_jobs_left_by_horizon(queue, best, order):
 
 @pytest.mark.parametrize(
     ("queue", "regrets"),
-    [(P, {2: 0.088269, 5: 0.065992, 10: 0.018334, 20: 0.0}),
-     (Q, {2: 1.029704, 10: 0.902594, 20: 0.627315, 40: 0.156238, 80: 0.0})],
+    [
+        (P, {2: 0.088269, 5: 0.065992, 10: 0.018334, 20: 0.0}),
+        (Q, {2: 1.029704, 10: 0.902594, 20: 0.627315, 40: 0.156238, 80: 0.0}),
+    ],
     ids="PQ",
-)  # fmt: skip
+)
 def test_planning_the_last_rounds_is_enough(queue, regrets):
     best = optimum(queue, 400).values[-1]
     found = {window: contextual.number_left_by_window(queue, 400, window) - best for window in regrets}
@@ -115,15 +143,20 @@ def test_a_lone_slow_job_is_begun_in_the_last_round_or_long_before_the_end():
 
 @pytest.mark.parametrize(
     ("p", "shares", "lam", "means"),
-    [((0.9, 0.1), (0.8, 0.2), 0.25, (4.794444, 2.932857, 7.690247)),
-     ((0.9, 0.05), (0.9, 0.1), 0.25, (10.277778, 4.878704, 18.376389)),
-     ((0.6, 0.3), (0.5, 0.5), 0.28, (1.861481, 1.684734, 2.115556))],
+    [
+        ((0.9, 0.1), (0.8, 0.2), 0.25, (4.794444, 2.932857, 7.690247)),
+        ((0.9, 0.05), (0.9, 0.1), 0.25, (10.277778, 4.878704, 18.376389)),
+        ((0.6, 0.3), (0.5, 0.5), 0.28, (1.861481, 1.684734, 2.115556)),
+    ],
     ids="PQR",
-)  # fmt: skip
+)
 def test_closed_forms(p, shares, lam, means):
     rates = [lam * share for share in shares]
-    found = (contextual.fcfs_mean(p, rates), contextual.priority_mean(p, rates),
-             contextual.priority_mean(p[::-1], rates[::-1]))  # fmt: skip
+    found = (
+        contextual.fcfs_mean(p, rates),
+        contextual.priority_mean(p, rates),
+        contextual.priority_mean(p[::-1], rates[::-1]),
+    )
     assert found == pytest.approx(means, abs=6e-7)
 
 
@@ -209,8 +242,17 @@ def test_many_are_sorted_anew_only_when_a_tenth_more_was_learned():
     assert order.theta == theta
 
 
-@pytest.mark.parametrize("make", [Fcfs, lambda: Sept(THETA), lambda: Esept(2), lambda: Lcp(2, 1e6),
-                                  lambda: Lcp(2, 100.0), lambda: Lcp(2, 300.0, learn=0.5)])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        Fcfs,
+        lambda: Sept(THETA),
+        lambda: Esept(2),
+        lambda: Lcp(2, 1e6),
+        lambda: Lcp(2, 100.0),
+        lambda: Lcp(2, 300.0, learn=0.5),
+    ],
+)
 def test_every_job_is_served_once_or_dropped(make):
     order, dice, waiting = make(), Random(3), []
     out = []
@@ -284,8 +326,10 @@ def test_lcp_leaves_fewer_than_sept():
     differences = []
     for seed in range(120):
         jobs = contextual.draw(source, 600, seed)
-        left = [contextual.serve(contextual.make_discipline(text, source, 600), jobs, 600).left
-                for text in ("lcp/window=80", "sept")]  # fmt: skip
+        left = [
+            contextual.serve(contextual.make_discipline(text, source, 600), jobs, 600).left
+            for text in ("lcp/window=80", "sept")
+        ]
         differences.append(float(left[0] - left[1]))
     mean, error = spread(differences)
     assert mean < -2 * error
@@ -317,10 +361,17 @@ def test_classes_of_contexts():
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: Sept(THETA, age=-1), lambda: Sept(THETA, age=math.nan), lambda: Esept(0), lambda: Esept(2, kappa=0.0),
-     lambda: Lcp(2, 0.0), lambda: Lcp(2, 10.0, window=0), lambda: Lcp(2, 10.0, kmax=4),
-     lambda: Lcp(2, 10.0, learn=1.0)],
-)  # fmt: skip
+    [
+        lambda: Sept(THETA, age=-1),
+        lambda: Sept(THETA, age=math.nan),
+        lambda: Esept(0),
+        lambda: Esept(2, kappa=0.0),
+        lambda: Lcp(2, 0.0),
+        lambda: Lcp(2, 10.0, window=0),
+        lambda: Lcp(2, 10.0, kmax=4),
+        lambda: Lcp(2, 10.0, learn=1.0),
+    ],
+)
 def test_senseless_settings_are_refused(make):
     with pytest.raises(ValueError, match=r"must be|needs"):
         make()

@@ -121,9 +121,15 @@ async def running(*options):
     """The command with these options: its URL and its last line, which is known once it has ended."""
     last = []
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "workers", "--listen", "127.0.0.1:0", *options,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "workers",
+        "--listen",
+        "127.0.0.1:0",
+        *options,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
     try:
         line = (await asyncio.wait_for(process.stdout.readline(), 20)).decode()
         yield f"http://{line.split()[-1]}/", last

@@ -48,10 +48,15 @@ def test_exponential_draws_are_those_of_the_named_stream():
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("gauss", "known: exp"), ("exp:cv=2", "takes no option cv"), ("lognormal:cv=x", "must be a number"),
-     ("lognormal:cv=0", "cv must be above 0"), ("hyperexp:cv=0.5", "from 1 to 1000"),
-     ("lognormal:cv=nan", "cv must be")],
-)  # fmt: skip
+    [
+        ("gauss", "known: exp"),
+        ("exp:cv=2", "takes no option cv"),
+        ("lognormal:cv=x", "must be a number"),
+        ("lognormal:cv=0", "cv must be above 0"),
+        ("hyperexp:cv=0.5", "from 1 to 1000"),
+        ("lognormal:cv=nan", "cv must be"),
+    ],
+)
 def test_laws_that_are_none_are_refused(text, message):
     with pytest.raises(ValueError, match=message):
         parse(text, 1.0, Random(1))
@@ -240,10 +245,19 @@ def test_services_are_rounds_with_the_mean_of_the_context():
 
 
 @pytest.mark.parametrize(
-    "text", ["logistic:y=1", "logistic:x0=1", "logistic:post=1", "logistic:BODY=1", "logistic:x33=1",
-             "logistic:1=2,1=3", "logistic:1=1e3", "logistic:1=nan",
-             "logistic:" + ",".join(f"/{k}=1" for k in range(40))],
-)  # fmt: skip
+    "text",
+    [
+        "logistic:y=1",
+        "logistic:x0=1",
+        "logistic:post=1",
+        "logistic:BODY=1",
+        "logistic:x33=1",
+        "logistic:1=2,1=3",
+        "logistic:1=1e3",
+        "logistic:1=nan",
+        "logistic:" + ",".join(f"/{k}=1" for k in range(40)),
+    ],
+)
 def test_contexts_that_are_none_are_refused(text):
     with pytest.raises(ValueError, match=r"component|coefficient|twice"):
         parse(text, 10.0, Random(1))
